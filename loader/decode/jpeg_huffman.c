@@ -52,6 +52,7 @@ struct fm_huffman {
 
     uint32_t restart_interval, restart_in, restart_number;
     int32_t n_blocks;
+    bool has_pairs, has_skip;                /* the tables of all blocks have them */
     mcu_block blocks[FM_HUFFMAN_MAX_BLOCKS]; /* of an MCU */
     int32_t prediction[FM_HUFFMAN_MAX_COMPONENTS];
     fm_huffman_table dc[FM_HUFFMAN_N_TABLES], ac[FM_HUFFMAN_N_TABLES];
@@ -160,13 +161,10 @@ INLINE uint32_t peek(const reader *r, uint32_t n) { return (uint32_t)(r->bits >>
 
 /* Consumes a code of more than READ_BITS bits. Returns its symbol or -1. */
 static int read_long_code(reader *r, const fm_huffman_table *t) {
-    for (uint32_t length = READ_BITS + 1; length <= MAX_CODE_BITS; length++) {
-        const int32_t bits = (int32_t)peek(r, length);
-        if (bits >= t->end[length]) continue;
-        consume(r, length);
-        return t->codes[bits + t->offset[length]].symbol;
-    }
-    return -1;
+    uint32_t length;
+    const int symbol = fm_huffman_find_long(t, r->bits, &length);
+    consume(r, length);
+    return symbol;
 }
 
 /* Consumes the code of a special entry. Returns its symbol or -1. */
@@ -345,17 +343,19 @@ BMI2 static bool skip_bmi2(fm_huffman *h, int16_t *const *blocks) {
 #endif
 
 bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks) {
-    for (int32_t i = 0; i < huffman->n_blocks; i++) {
-        fm_huffman_table *const ac = huffman->blocks[i].ac;
-        if (UNLIKELY(!ac->has_pairs)) fm_huffman_table_add_pairs(ac);
+    if (UNLIKELY(!huffman->has_pairs)) {
+        for (int32_t i = 0; i < huffman->n_blocks; i++)
+            fm_huffman_table_add_pairs(huffman->blocks[i].ac);
+        huffman->has_pairs = true;
     }
     return huffman->read(huffman, blocks);
 }
 
 bool fm_huffman_skip(fm_huffman *huffman) {
-    for (int32_t i = 0; i < huffman->n_blocks; i++) {
-        fm_huffman_table *const ac = huffman->blocks[i].ac;
-        if (UNLIKELY(!ac->has_skip)) fm_huffman_table_add_skip(ac);
+    if (UNLIKELY(!huffman->has_skip)) {
+        for (int32_t i = 0; i < huffman->n_blocks; i++)
+            fm_huffman_table_add_skip(huffman->blocks[i].ac);
+        huffman->has_skip = true;
     }
     return huffman->skip(huffman, NULL);
 }
@@ -436,6 +436,7 @@ bool fm_huffman_begin(fm_huffman *huffman, const fm_huffman_scan *scan) {
     huffman->restart_interval = scan->restart_interval;
     huffman->restart_number = 0;
     huffman->damage = NULL;
+    huffman->has_pairs = huffman->has_skip = false;
     huffman->source = scan->bytes;
     huffman->source_end = scan->bytes + scan->n_bytes;
     begin_segment(huffman);

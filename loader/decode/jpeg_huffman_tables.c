@@ -58,6 +58,7 @@ static void fill_read(fm_huffman_table *t, bool is_ac) {
 
 /* Combines the entries of `read`. */
 void fm_huffman_table_add_pairs(fm_huffman_table *t) {
+    if (t->has_pairs) return;
     for (uint32_t bits = 0; bits < 1u << READ_BITS; bits++) {
         const uint32_t first = t->read[bits];
         if (first & SPECIAL) {
@@ -88,6 +89,7 @@ void fm_huffman_table_add_pairs(fm_huffman_table *t) {
  * symbol's code and value, an index continues with an entry for the remaining bits.
  */
 void fm_huffman_table_add_skip(fm_huffman_table *t) {
+    if (t->has_skip) return;
     uint16_t levels[2 << SKIP_BITS]; /* level r begins at 1 << r */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) levels[i] = SKIP_SPECIAL;
     for (int r = 1; r <= SKIP_BITS; r++) {
@@ -127,4 +129,15 @@ bool fm_huffman_table_build(fm_huffman_table *t, const fm_huffman_code *given, b
     fill_read(t, is_ac);
     t->is_built = true;
     return true;
+}
+
+int fm_huffman_find_long(const fm_huffman_table *t, uint64_t bits, uint32_t *length) {
+    for (uint32_t n = READ_BITS + 1; n <= MAX_CODE_BITS; n++) {
+        const int32_t code = (int32_t)(bits >> (64 - n));
+        if (code >= t->end[n]) continue;
+        *length = n;
+        return t->codes[code + t->offset[n]].symbol;
+    }
+    *length = 0;
+    return -1;
 }

@@ -61,7 +61,7 @@ typedef struct fm_huffman_table {
     uint32_t read[1 << READ_BITS];
     uint64_t pairs[1 << READ_BITS]; /* AC only, if has_pairs */
     uint16_t skip[1 << SKIP_BITS];  /* AC only, if has_skip */
-    uint64_t steps[1 << READ_BITS]; /* if has_steps; see jpeg_intervals.c */
+    uint64_t steps[1 << READ_BITS]; /* if has_steps; see jpeg_interval_tables.h */
     bool is_built, has_pairs, has_skip, has_steps;
     int32_t n;                    /* codes */
     fm_huffman_symbol codes[256]; /* in rising order */
@@ -86,9 +86,13 @@ static inline __attribute__((always_inline)) bool fm_huffman_is_end(uint32_t sym
 /* Builds the table, but only `read` of its look-up tables, unless it has these codes already. false
  * if they are no code. */
 bool fm_huffman_table_build(fm_huffman_table *t, const fm_huffman_code *given, bool is_ac);
-/* Build `pairs` and `skip` of an AC table. */
+/* Build `pairs` and `skip` of an AC table, unless it has them. */
 void fm_huffman_table_add_pairs(fm_huffman_table *t);
 void fm_huffman_table_add_skip(fm_huffman_table *t);
+
+/* The symbol whose code of more than READ_BITS bits the top bits of `bits` begin with, and the
+ * code's length; -1 and 0 if there is none. */
+int fm_huffman_find_long(const fm_huffman_table *t, uint64_t bits, uint32_t *length);
 
 /* The tables of a block of the MCU. They belong to the decoder, until fm_huffman_begin(). */
 void fm_huffman_tables(fm_huffman *huffman, int32_t block, fm_huffman_table **dc,

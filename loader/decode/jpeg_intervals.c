@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "decode/jpeg_huffman_tables.h"
+#include "decode/jpeg_interval_tables.h"
 #include "decode/jpeg_segments.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -18,28 +18,6 @@
 #define MAX_INTERVAL_BLOCKS 512
 /* What damaged data can make a lane read: 64 symbols of 31 bits for each block. */
 #define MAX_BLOCK_BYTES 248
-
-/*
- * A table entry, for up to two symbols at once. It is added to a lane's state, as a whole:
- *
- *     bits 0-7    length of all codes and values
- *     bits 8-15   places from the last coefficient to the first value
- *     bits 16-23  63 - n; n: the bits of the second value, which is not in the entry
- *     bits 24-39  the first value; less 1 if negative
- *     bits 40-47  bits before the second value
- *     bit 52      the block's DC or AC coefficients end
- *     bits 56-63  places from the last coefficient to the second value
- *
- * The state has in bits 0-7 how many bits of the lane's word are consumed, and in bits 56-63 the
- * place of the last coefficient plus PLACE_0. Place 64 carries out of the state: that is how an
- * entry is found that needs a closer look, with a single branch. What is between is of no use; it
- * carries into no other field within LOOK_UPS additions.
- */
-#define PLACE_0 193u
-#define NEW_BLOCK 128u     /* in bits 56-63 before a DC coefficient */
-#define DC_PLACES 65u      /* PLACE_0 - NEW_BLOCK */
-#define MAX_ENTRY_BITS 19u /* a word has 57 bits for LOOK_UPS entries */
-#define LOOK_UPS 3
 
 /* One of the two parts of a block, the DC coefficient or the AC coefficients; or the end of an
  * interval, or of all of them. */
@@ -91,86 +69,6 @@ struct fm_jpeg_intervals {
     uint8_t bytes[MAX_BYTES + FM_JPEG_UNSTUFF_SLACK + MAX_INTERVAL_BLOCKS * MAX_BLOCK_BYTES];
 };
 
-/* ---- entries --------------------------------------------------------------------------------- */
-
-/* A negative value less 1: what the bits of a value give when its sign is extended. */
-INLINE int32_t stored(int32_t value) { return value - (value < 0); }
-
-INLINE uint64_t entry_of(uint32_t length, uint32_t first_place, int32_t first_value,
-                         uint32_t n_before, uint32_t n_bits, uint32_t places, bool ends) {
-    return length | (uint64_t)first_place << 8 | (uint64_t)(63 - n_bits) << 16 |
-           (uint64_t)(uint16_t)first_value << 24 | (uint64_t)n_before << 40 | (uint64_t)ends << 52 |
-           (uint64_t)places << 56;
-}
-
-/* An entry that carries out of each state of an AC or a DC step. */
-#define CLOSER_LOOK(is_ac) ((uint64_t)((is_ac) ? 256 - PLACE_0 + 1 : 256 - NEW_BLOCK) << 56)
-
-/* A symbol of an entry of fm_huffman_table.read. */
-typedef struct symbol {
-    uint32_t code_bits, value_bits, places;
-    bool is_end;
-} symbol;
-
-INLINE symbol symbol_of(uint32_t entry) {
-    if (entry & SPECIAL) {
-        const uint32_t number = entry >> 16 & 0xff;
-        return (symbol){entry & 0xff, number & 15, (number >> 4) + 1, fm_huffman_is_end(number)};
-    }
-    const int32_t value = (int32_t)entry >> 16;
-    const uint32_t size = (uint32_t)(value < 0 ? -value : value);
-    const uint32_t value_bits = size ? 32 - (uint32_t)__builtin_clz(size) : 0;
-    return (symbol){(entry & 0xff) - value_bits, value_bits, entry >> 8 & 0x7f, false};
-}
-
-/* The entry for a symbol of whose value the index does not hold all bits: it is taken as the second
- * one. The first one is a 0 for the place behind it. */
-static uint64_t long_entry(symbol s, bool is_ac) {
-    const uint32_t length = s.code_bits + s.value_bits;
-    const uint32_t places = is_ac ? s.places : DC_PLACES;
-    if (s.code_bits == 0 || length > MAX_ENTRY_BITS) return CLOSER_LOOK(is_ac);
-    return entry_of(length, places + 1, 0, s.code_bits, s.value_bits, places, !is_ac);
-}
-
-static uint64_t ac_entry(const uint32_t *read, uint32_t bits) {
-    const uint32_t entry = read[bits];
-    if (entry & SPECIAL) {
-        const symbol only = symbol_of(entry);
-        if (entry & 0xff && only.is_end) return entry_of(only.code_bits, 1, 0, 0, 0, 1, true);
-        return long_entry(only, true);
-    }
-    const uint32_t length = entry & 0xff, places = entry >> 8 & 0x7f;
-    const int32_t value = stored((int32_t)entry >> 16);
-    /* Of the second symbol, the index may hold the code alone. */
-    const uint32_t next = read[bits << length & ((1u << READ_BITS) - 1)];
-    const symbol second = symbol_of(next);
-    const uint32_t both = length + second.code_bits;
-    const bool is_seen = next & 0xff && both <= READ_BITS;
-    const bool is_end = is_seen && second.is_end;
-    const bool is_taken = is_seen && !is_end && both + second.value_bits <= MAX_ENTRY_BITS;
-    return entry_of(is_taken ? both + second.value_bits
-                    : is_end ? both
-                             : length,
-                    places, value, is_taken ? both : 0, is_taken ? second.value_bits : 0,
-                    is_taken ? places + second.places : places, is_end);
-}
-
-static uint64_t dc_entry(const uint32_t *read, uint32_t bits) {
-    const uint32_t entry = read[bits];
-    if (entry & SPECIAL) {
-        const uint32_t n_bits = entry >> 16 & 0xff;
-        return long_entry((symbol){.code_bits = entry & 0xff, .value_bits = n_bits}, false);
-    }
-    return entry_of(entry & 0xff, DC_PLACES, stored((int32_t)entry >> 16), 0, 0, DC_PLACES, true);
-}
-
-static void add_steps(fm_huffman_table *t, bool is_ac) {
-    if (t->has_steps) return;
-    for (uint32_t bits = 0; bits < 1u << READ_BITS; bits++)
-        t->steps[bits] = is_ac ? ac_entry(t->read, bits) : dc_entry(t->read, bits);
-    t->has_steps = true;
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* At least 57 bits from bit `at` on. */
@@ -183,7 +81,7 @@ INLINE uint64_t load(const uint8_t *base, uint64_t at) {
     return word << (at & 7);
 }
 
-/* What a lane does where an entry needs a closer look. */
+/* Where a lane goes on after an entry that overflowed its state. */
 typedef struct closer_look {
     uint64_t at;
     uint32_t place; /* for bits 56-63 of the state */
@@ -218,11 +116,9 @@ static COLD closer_look look_closer(fm_jpeg_intervals *v, const step *s, uint64_
     closer_look done = {.place = place, .step = s + 1};
     if (entry & SPECIAL) {
         if (length == 0) {
-            length = READ_BITS + 1;
-            while (length <= MAX_CODE_BITS && (int32_t)(bits >> (64 - length)) >= t->end[length])
-                length++;
-            if (length > MAX_CODE_BITS) return (closer_look){.is_damaged = true};
-            number = t->codes[(int32_t)(bits >> (64 - length)) + t->offset[length]].symbol;
+            const int found = fm_huffman_find_long(t, bits, &length);
+            if (found < 0) return (closer_look){.is_damaged = true};
+            number = (uint32_t)found;
         }
         done.at = at + length;
         if (!is_dc && fm_huffman_is_end(number)) return done;
@@ -234,7 +130,7 @@ static COLD closer_look look_closer(fm_jpeg_intervals *v, const step *s, uint64_
     done.at = at + length;
     const uint32_t found = place + (is_dc ? DC_PLACES : places);
     if (found > PLACE_0 + 63) return (closer_look){.is_damaged = true};
-    s->block[v->order[found]] = (int16_t)stored(value);
+    s->block[v->order[found]] = (int16_t)fm_jpeg_stored(value);
     /* The state can't hold the place of a block's last coefficient, and need not. */
     if (found < PLACE_0 + 63) {
         done.place = found;
@@ -303,7 +199,7 @@ INLINE bool run(fm_jpeg_intervals *v, const int n) {
     return true;
 }
 
-/* A value from what was stored for it; see stored(). */
+/* A value from what was stored for it; see fm_jpeg_stored(). */
 INLINE int16_t value_of(int16_t value) { return (int16_t)(value - (value >> 15)); }
 
 /* Turns what was stored into coefficients. */
@@ -479,8 +375,8 @@ bool fm_jpeg_intervals_begin(fm_jpeg_intervals *intervals, fm_huffman *huffman,
     for (int32_t i = 0; i < part->n_blocks; i++) {
         fm_huffman_table *dc, *ac;
         fm_huffman_tables(huffman, i, &dc, &ac);
-        add_steps(dc, false);
-        add_steps(ac, true);
+        fm_jpeg_interval_table_add(dc, false);
+        fm_jpeg_interval_table_add(ac, true);
     }
     step *next = v->steps;
     for (int32_t row = 0; row < v->max_rows; row++) next = add_row(v, row, next);

@@ -19,7 +19,7 @@ from feedmill.profiling.counting.records import CAUSES
 from feedmill.profiling.report.stats import Stats
 from PIL import Image
 from torchvision import transforms
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import functional
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -299,3 +299,13 @@ def threads_left(before):
             break
         time.sleep(0.02)
     return left
+
+
+def cifar_in_memory(n):
+    """CIFAR10 with n random images, without its files."""
+    dataset = CIFAR10.__new__(CIFAR10)
+    random = np.random.default_rng(5)
+    dataset.data = random.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+    dataset.targets = random.integers(0, 10, n).tolist()
+    dataset.train, dataset.root, dataset.target_transform, dataset.transforms = True, "", None, None
+    return dataset

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from test_drawing import DinoBlur, DinoSolarization, MocoBlur
+from test_one_attempt import RandomResizedCrop
 from test_rng_torch import (
     cut_mix_batch,
     fails_at_times,
@@ -16,11 +18,7 @@ from test_rng_torch import (
 )
 from test_rng_torch_own import (
     BarlowBlur,
-    DinoBlur,
     GrayScale,
-    MocoBlur,
-    RandomResizedCrop,
-    Solarization,
     blur_by_difference,
     blur_drawn_before,
     by_numpy,
@@ -50,7 +48,7 @@ OF_IMAGES = [
     "T.RandomAffine(0, ({p}, 0.3), shear={n})",
     "T.RandAugment()", "T.RandAugment({n}, 7)", "T.TrivialAugmentWide()", "T.AutoAugment()",
     "T.AutoAugment(v1.AutoAugmentPolicy.CIFAR10)", "T.AutoAugment(v1.AutoAugmentPolicy.SVHN)",
-    "DinoBlur({p})", "Solarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
+    "DinoBlur({p})", "DinoSolarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
     "blur_by_difference", "twice",
 ]
 # Those whose draws the native code does not make, most likely: torch's path.
@@ -160,7 +158,7 @@ class Script:
 
     def make_transform(self):
         scope = {"T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2, "DinoBlur": DinoBlur,
-                 "Solarization": Solarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
+                 "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
                  "blur_drawn_before": blur_drawn_before}

@@ -1,22 +1,9 @@
 """Crops to less than the image's size before augmentations, of images in memory."""
 
 import feedmill
-import numpy as np
 import pytest
+from helpers import cifar_in_memory
 from torchvision import transforms as v1
-from torchvision.datasets import CIFAR10
-
-
-@pytest.fixture
-def cifar():
-    """CIFAR10's data in memory, without its files."""
-    dataset = CIFAR10.__new__(CIFAR10)
-    generator = np.random.default_rng(5)
-    dataset.data = generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    dataset.targets = generator.integers(0, 10, 20).tolist()
-    dataset.train, dataset.root, dataset.target_transform, dataset.transforms = True, "", None, None
-    return dataset
-
 
 JITTER = v1.ColorJitter(0.4, 0.4, 0.4, 0.1)
 PIPELINES = {
@@ -32,7 +19,8 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_crops_before_augmentations(cifar, name):
+def test_crops_before_augmentations(name):
+    cifar = cifar_in_memory(20)
     cifar.transform = v1.Compose([*PIPELINES[name], v1.ToTensor()])
     loader = feedmill.DataLoader(cifar, batch_size=6, native="verify", num_workers=2)
     list(loader)

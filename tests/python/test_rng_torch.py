@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from feedmill.iterators import generator_states
-from helpers import pixels, save_jpeg
+from helpers import cifar_in_memory, pixels, save_jpeg
 from PIL import Image
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import transforms as v1
-from torchvision.datasets import CIFAR10, ImageFolder
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 N_IMAGES = 26
@@ -198,13 +198,7 @@ def test_views(mixed):
 
 @pytest.fixture(scope="module")
 def cifar():
-    """CIFAR10's data in memory, without its files."""
-    dataset = CIFAR10.__new__(CIFAR10)
-    random = np.random.default_rng(5)
-    dataset.data = random.integers(0, 256, (70, 32, 32, 3), dtype=np.uint8)
-    dataset.targets = random.integers(0, 10, 70).tolist()
-    dataset.train, dataset.root, dataset.target_transform, dataset.transforms = True, "", None, None
-    return dataset
+    return cifar_in_memory(70)
 
 
 @pytest.mark.parametrize("name", ["padded-crop", "crop", "rand-augment", "erasing"])
@@ -405,16 +399,22 @@ def test_random_options(mixed, damaged, number):
 # ---- training ------------------------------------------------------------------------------------
 
 
-def losses(kind, dataset, **options):
-    torch.manual_seed(2)
-    model = torch.nn.Sequential(
+def small_model():
+    return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, 2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
         torch.nn.Dropout(0.3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
         torch.nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def losses(kind, dataset, make_model=small_model, **options):
+    """The losses of a training of two epochs."""
+    torch.manual_seed(2)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    loader = kind(dataset, **{"batch_size": 4, "shuffle": True, "num_workers": 2, **options})
     found = []
     for _ in range(2):
-        for images, labels in kind(dataset, batch_size=4, shuffle=True, num_workers=2, **options):
+        for images, labels in loader:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()

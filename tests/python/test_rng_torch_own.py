@@ -1,18 +1,17 @@
 """rng="torch" with transforms of a script's own that draw from Python's ``random``, and with MAE's
 crop: batches equal those of torch's own DataLoader."""
 
-import math
 import random
 
 import feedmill
 import numpy as np
 import pytest
-import torch
-import torchvision.transforms.functional as F
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import transforms_in
 from feedmill.planner.image_calls import ImageState
 from PIL import Image, ImageFilter, ImageOps
+from test_drawing import DinoBlur, DinoSolarization, MocoBlur
+from test_one_attempt import RandomResizedCrop
 from test_rng_torch import check as check_loader
 from test_rng_torch import few_cpus, mixed  # noqa: F401  fixtures
 from test_torch_draws import check as check_draws
@@ -24,42 +23,6 @@ RGB = ImageState(True, "RGB")
 
 
 # ---- as in public code ---------------------------------------------------------------------------
-
-
-class DinoBlur:
-    def __init__(self, p=0.5, radius_min=0.1, radius_max=2.0):
-        self.prob, self.radius_min, self.radius_max = p, radius_min, radius_max
-
-    def __call__(self, img):
-        do_it = random.random() <= self.prob
-        if not do_it:
-            return img
-        return img.filter(
-            ImageFilter.GaussianBlur(
-                radius=random.uniform(self.radius_min, self.radius_max)
-            )
-        )
-
-
-class Solarization:
-    def __init__(self, p):
-        self.p = p
-
-    def __call__(self, img):
-        if random.random() < self.p:
-            return ImageOps.solarize(img)
-        else:
-            return img
-
-
-class MocoBlur:
-    def __init__(self, sigma=(0.1, 2.0)):
-        self.sigma = sigma
-
-    def __call__(self, x):
-        sigma = random.uniform(self.sigma[0], self.sigma[1])
-        x = x.filter(ImageFilter.GaussianBlur(radius=sigma))
-        return x
 
 
 class BarlowBlur:
@@ -86,32 +49,6 @@ class GrayScale:
             return self.transf(img)
         else:
             return img
-
-
-class RandomResizedCrop(v1.RandomResizedCrop):
-    """MAE's."""
-
-    @staticmethod
-    def get_params(img, scale, ratio):
-        width, height = F.get_image_size(img)
-        area = height * width
-
-        target_area = area * torch.empty(1).uniform_(scale[0], scale[1]).item()
-        log_ratio = torch.log(torch.tensor(ratio))
-        aspect_ratio = torch.exp(
-            torch.empty(1).uniform_(log_ratio[0], log_ratio[1])
-        ).item()
-
-        w = int(round(math.sqrt(target_area * aspect_ratio)))  # noqa: RUF046
-        h = int(round(math.sqrt(target_area / aspect_ratio)))  # noqa: RUF046
-
-        w = min(w, width)
-        h = min(h, height)
-
-        i = torch.randint(0, height - h + 1, size=(1,)).item()
-        j = torch.randint(0, width - w + 1, size=(1,)).item()
-
-        return i, j, h, w
 
 
 def blur_and_posterize(img):
@@ -151,12 +88,12 @@ def always(img):
 JITTER = v1.ColorJitter(0.4, 0.4, 0.2, 0.1)
 OWN = {
     "dino": [v1.RandomHorizontalFlip(), v1.RandomApply([JITTER], 0.8), v1.RandomGrayscale(0.2),
-             DinoBlur(), Solarization(0.2)],
+             DinoBlur(), DinoSolarization(0.2)],
     "moco": [v1.RandomApply([JITTER], 0.8), v1.RandomGrayscale(0.2),
              v1.RandomApply([MocoBlur()], 0.5), v1.RandomHorizontalFlip()],
     "moco-v2": [v2.RandomApply([MocoBlur([0.1, 2.0])], 0.5), v2.RandomHorizontalFlip()],
-    "barlow": [BarlowBlur(0.6), Solarization(0.4), GrayScale()],
-    "deit": [v1.RandomChoice([GrayScale(1.0), Solarization(1.0), DinoBlur(1.0)])],
+    "barlow": [BarlowBlur(0.6), DinoSolarization(0.4), GrayScale()],
+    "deit": [v1.RandomChoice([GrayScale(1.0), DinoSolarization(1.0), DinoBlur(1.0)])],
     "order": [v1.RandomOrder([GrayScale(0.5), DinoBlur(), v1.RandomInvert()])],
     "fixed": [blur_and_posterize, v1.RandomInvert()],
     "uniform": [invert_outside, always],

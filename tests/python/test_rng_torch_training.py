@@ -1,10 +1,12 @@
 """rng="torch": a training has the losses of the same training with torch's own DataLoader, to the
 last bit."""
 
+import functools
+
 import feedmill
 import pytest
 import torch
-from test_rng_torch import few_cpus, mixed  # noqa: F401  fixtures
+from test_rng_torch import few_cpus, losses, mixed  # noqa: F401  fixtures
 from torch.utils.data import DataLoader
 from torchvision import models
 from torchvision import transforms as v1
@@ -18,22 +20,6 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-def losses(kind, dataset, **options):
-    torch.manual_seed(4)
-    model = models.resnet18(num_classes=2)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    loader = kind(dataset, batch_size=6, shuffle=True, num_workers=2, drop_last=True, **options)
-    found = []
-    for _ in range(2):
-        for images, labels in loader:
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            found.append(loss.item())
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_losses_of_a_resnet_are_equal(mixed, deterministic, persistent):  # noqa: F811
@@ -43,7 +29,10 @@ def test_losses_of_a_resnet_are_equal(mixed, deterministic, persistent):  # noqa
         v1.RandomErasing(0.3),
     ])
     dataset = ImageFolder(mixed, transform)
-    options = {"persistent_workers": persistent}
+    options = {
+        "make_model": functools.partial(models.resnet18, num_classes=2), "batch_size": 6,
+        "drop_last": True, "persistent_workers": persistent,
+    }
     wanted = losses(DataLoader, dataset, **options)
     assert len(wanted) == 8
     assert losses(DataLoader, dataset, **options) == wanted

@@ -93,6 +93,16 @@ class VirtualWorkers:
         for number, one in enumerate(streams if self.calls_collate else ()):
             handle.give_streams(number, one)
 
+    def request(self, handle: Any, batch: int) -> None:
+        """Called when a batch is requested, which has been submitted. May be called again."""
+
+    def interrupted(self) -> bool:
+        """Called when a KeyboardInterrupt or another BaseException ends a request. Returns whether
+        the native loader's epoch must be started again."""
+        if self.calls_collate:
+            self.lost = "the iteration was interrupted"
+        return False
+
     def choose(self, handle: Any, batch: int, is_first_part: bool) -> None:
         """Called before a batch, or a part of it, is submitted."""
         handle.choose_worker(batch % len(self._now), self.waits and is_first_part)

@@ -74,11 +74,15 @@ class ProcessGenerators(VirtualWorkers):
         start(streams_of(self.of_batch(0)))
 
     def request(self, handle: Any, batch: int) -> None:
-        """Lets a batch draw from the generators as they are now. Does nothing if it may already."""
+        """Lets the batch draw from the generators as they are now, unless it may already."""
         if self._requested != batch:
             self.note(batch, _global_states())
             handle.give_streams(0, streams_of(self.of_batch(batch)))
             self._requested = batch
+
+    def interrupted(self) -> bool:
+        """The batch is then made again, from the generators as they are at the next request."""
+        return True
 
     def note_streams(self, batch: int, streams: bytes) -> None:
         """Sets the generators to what they are behind the batch."""

@@ -399,10 +399,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._note_delivered()
                 raise
             except BaseException:  # Ctrl-C, between any two bytecodes
-                if self._streams is not None and self._streams.calls_collate:
-                    self._streams.lost = "the iteration was interrupted"
-                if isinstance(self._streams, ProcessGenerators):
-                    # The next request draws from the generators as they are then.
+                if self._streams is not None and self._streams.interrupted():
                     self._is_starting = True
                 self._interrupted = True
                 raise
@@ -481,7 +478,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._open_if_pulled()
             if not was_open and self._handle is not None:
                 self._begin_step()
-            if isinstance(self._streams, ProcessGenerators) and self._waiting:
+            if self._streams is not None and self._waiting:
                 self._streams.request(self._handle, self._waiting[0].number)
         if not self._waiting:
             self._end()
