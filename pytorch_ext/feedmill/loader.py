@@ -345,7 +345,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         device: str | torch.device | None = None,
         deferred: str = "auto",
         decode: str = "exact",
-        rng: str = "feedmill",
+        rng: str = "auto",
         **torch_arguments: Any,
     ) -> None:
         options = Options(
@@ -412,6 +412,13 @@ class DataLoader(TorchDataLoader[_T_co]):
         if given is None:
             return _default_options()
         return options_among(vars(self), given) if type(self) is DataLoader else given
+
+    def _feedmill_draws_as_torch(self) -> bool:
+        """Whether native batches have the random numbers of torch's workers, which follow from the
+        arguments unless in_order=False leaves them to timing."""
+        options = self._feedmill_options()
+        is_of_chance = self.num_workers > 1 and not getattr(self, "in_order", True)
+        return options.draws_as_torch and not (is_of_chance and options.rng == "auto")
 
     def _get_iterator(self) -> Any:
         return make_iterator(self)
@@ -690,7 +697,7 @@ def _find(loader: DataLoader[Any], index: int, epoch: int) -> tuple[Epoch, Item]
     """Looks up an epoch by its number, and the sample of a dataset index as it was in it."""
     ran = loader._feedmill.epochs.find(loader, epoch)
     source = ran.source
-    if loader._feedmill_options().rng == "torch" and getattr(source.plan, "is_random", False):
+    if loader._feedmill_draws_as_torch() and getattr(source.plan, "is_random", False):
         raise RuntimeError(
             "with rng='torch' a sample's random numbers depend on all samples that its worker made "
             "before it; draws() and fetch() repeat feedmill's own numbers only"

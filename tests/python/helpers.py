@@ -122,7 +122,8 @@ def numbered_folder(root, transform=None):
 
 
 def native_loader(dataset, **options):
-    return feedmill.DataLoader(dataset, **{"native": "require", **options})
+    """A loader on the native path whose random numbers draws() can tell."""
+    return feedmill.DataLoader(dataset, **{"native": "require", "rng": "feedmill", **options})
 
 
 def take(iterator):

@@ -13,7 +13,16 @@ from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps, ImageStat
-from test_deferred import _STEPS, _Replay, _rgb, assert_same, described, files, outcome
+from test_deferred import (
+    _STEPS,
+    _Replay,
+    _rgb,
+    assert_same,
+    blurred,
+    described,
+    files,
+    outcome,
+)
 from torchvision import transforms
 from torchvision.transforms import functional, v2
 
@@ -130,8 +139,8 @@ _OPERATIONS = {
     "v2 grayscale": lambda image, draw: v2.functional.rgb_to_grayscale(image, 3),
     "hue": lambda image, draw: functional.adjust_hue(image, draw(st.floats(-0.55, 0.55))),
     "v2 hue": lambda image, draw: v2.functional.adjust_hue(image, draw(st.floats(-0.5, 0.5))),
-    "gaussian blur": lambda image, draw: image.filter(ImageFilter.GaussianBlur(draw(_RADII))),
-    "box blur": lambda image, draw: image.filter(ImageFilter.BoxBlur(draw(_RADII))),
+    "gaussian blur": lambda image, draw: blurred(image, ImageFilter.GaussianBlur(draw(_RADII))),
+    "box blur": lambda image, draw: blurred(image, ImageFilter.BoxBlur(draw(_RADII))),
     "blur": lambda image, draw: image.filter(ImageFilter.BLUR),
     "smooth": lambda image, draw: image.filter(ImageFilter.SMOOTH),
     "median": lambda image, draw: image.filter(ImageFilter.MedianFilter(3)),

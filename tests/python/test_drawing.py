@@ -122,7 +122,7 @@ PUBLIC = {
 def test_transforms_of_public_code_are_native(small_images, name):
     transforms, understood = PUBLIC[name]
     dataset = ImageFolder(str(small_images), compose(HEAD, *transforms, TAIL))
-    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
+    loader = native_loader(dataset, batch_size=8, native="verify")
     list(loader)
     assert loader.stats().decode.verified_samples == len(dataset)
     if understood is not None:
@@ -397,7 +397,7 @@ def test_functions_like_those_below_are_understood():
 @pytest.mark.parametrize("transform", [Steps(62), Nested(8)])
 def test_just_within_the_limits(small_images, transform):
     dataset = ImageFolder(str(small_images), compose(HEAD, transform, TAIL))
-    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
+    loader = native_loader(dataset, batch_size=8, native="verify")
     list(loader)
     assert loader.stats().decode.verified_samples == len(dataset)
 

@@ -356,7 +356,7 @@ def test_a_subclass_without_such_attributes(numbered):
 
 
 def test_options_of_a_loader_can_be_set_and_deleted(numbered):
-    loader = feedmill.DataLoader(numbered, batch_size=20, seed=5)
+    loader = feedmill.DataLoader(numbered, batch_size=20, seed=5, rng="feedmill")
     for value in (6, None):
         loader.seed = value
         assert f"seed={value}" in loader.explain()

@@ -202,7 +202,7 @@ def test_random_transforms_equal_the_objects_own_result(small_images, monkeypatc
         return copy.deepcopy(own, memo)(image)
 
     monkeypatch.setattr(pillow_fallback, "run_steps", run_object)
-    loader = feedmill.DataLoader(ImageFolder(str(small_images), own), batch_size=8, native="verify")
+    loader = native_loader(ImageFolder(str(small_images), own), batch_size=8, native="verify")
     for _ in range(3):
         assert len(list(loader)) == 5
     assert len(n_calls) == 3 * 40 and min(n_calls) >= 4

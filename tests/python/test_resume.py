@@ -44,7 +44,7 @@ def folder(small_images):
 
 
 def loader_of(dataset, **options):
-    return feedmill.DataLoader(dataset, **{"batch_size": 4, "native": "require", **options})
+    return helpers.native_loader(dataset, **{"batch_size": 4, **options})
 
 
 def samples(batches):
@@ -432,9 +432,7 @@ def test_drop_last_and_a_batch_sampler_of_torch(folder):
     rest = samples(iterator)
     assert len(rest) == 24
     sampler = BatchSampler(RandomSampler(range(40)), 6, True)
-    assert samples(resumed(
-        feedmill.DataLoader(folder, batch_sampler=sampler, native="require"), state
-    )) == rest
+    assert samples(resumed(helpers.native_loader(folder, batch_sampler=sampler), state)) == rest
 
 
 def test_an_epoch_of_a_distributed_sampler(folder):

@@ -427,7 +427,7 @@ def test_losses_are_equal(mixed):
     dataset = ImageFolder(mixed, PIPELINES["presets"](v1))
     wanted = losses(DataLoader, dataset)
     assert losses(feedmill.DataLoader, dataset, native="require", rng="torch") == wanted
-    assert losses(feedmill.DataLoader, dataset, native="require") != wanted
+    assert losses(feedmill.DataLoader, dataset, native="require", rng="feedmill") != wanted
 
 
 # ---- other options -------------------------------------------------------------------------------
@@ -476,10 +476,35 @@ def test_a_trial_finds_what_the_installed_versions_draw_otherwise(mixed, monkeyp
 def test_explain_says_what_rng_is(mixed):
     dataset = ImageFolder(mixed, CROP)
     text = feedmill.DataLoader(dataset, num_workers=2, rng="torch").explain()
-    assert "rng='torch': as 2 worker processes of torch draw them" in text
+    assert "torch's: as 2 worker processes of torch draw them" in text
     text = feedmill.DataLoader(dataset, num_workers=2, rng="torch", collate_fn=mix_up).explain()
     assert "with the generators of torch's worker" in text
     assert "seed=None" in feedmill.DataLoader(dataset, num_workers=2, rng="feedmill").explain()
+
+
+@pytest.mark.parametrize("options, is_torchs", [
+    ({}, True),
+    ({"num_workers": 0}, True),
+    ({"native": "verify"}, True),
+    ({"seed": 1}, False),
+    ({"on_error": "replace"}, False),
+    ({"native": "hybrid"}, False),
+    ({"worker_init": "ignore"}, False),
+    ({"in_order": False}, False),
+    ({"in_order": False, "num_workers": 1}, True),
+])
+def test_which_numbers_are_the_default(mixed, options, is_torchs):
+    def first(kind, **options):
+        torch.manual_seed(2)
+        return next(iter(kind(dataset, batch_size=8, **options)))[0]
+
+    dataset = ImageFolder(mixed, CROP)
+    options = {"num_workers": 2, **options}
+    of_torch = first(DataLoader, num_workers=options["num_workers"])
+    loader = feedmill.DataLoader(dataset, **options)
+    assert ("torch's: " in loader.explain()) is is_torchs
+    assert loader.explain().startswith("native path")
+    assert torch.equal(first(feedmill.DataLoader, **options), of_torch) is is_torchs
 
 
 def test_explain_and_the_trial_draw_nothing(mixed):
@@ -517,6 +542,20 @@ def test_persistent_workers_do_not_see_another_transform(mixed):
         iter(loader)
 
 
+def test_by_default_another_transform_counts_and_is_said(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    loader = feedmill.DataLoader(dataset, num_workers=1, persistent_workers=True, batch_size=8)
+    next(iter(loader))
+    loader.memory_format = torch.channels_last
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(loader))
+    dataset.transform = v1.Compose([v1.RandomCrop(9), v1.ToTensor()])
+    with pytest.warns(UserWarning, match="which torch's persistent workers would not notice"):
+        images, _ = next(iter(loader))
+    assert images.shape[-2:] == (9, 9)
+
+
 def test_a_dataset_of_which_no_sample_can_be_made(tmp_path):
     for i in range(3):
         (tmp_path / "a").mkdir(exist_ok=True)
@@ -528,7 +567,7 @@ def test_a_dataset_of_which_no_sample_can_be_made(tmp_path):
 
 def test_wrong_options(mixed):
     dataset = ImageFolder(mixed, CROP)
-    with pytest.raises(ValueError, match="rng is 'numpy'; it must be one of 'feedmill', 'torch'"):
+    with pytest.raises(ValueError, match="rng is 'numpy'; it must be one of 'auto', 'feedmill', 'torch'"):
         feedmill.DataLoader(dataset, rng="numpy")
     with pytest.raises(ValueError, match="pass only one of them"):
         feedmill.DataLoader(dataset, rng="torch", seed=1)

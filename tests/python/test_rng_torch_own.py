@@ -178,7 +178,8 @@ def test_other_orders_take_torchs_path(mixed, function):  # noqa: F811
     loader = feedmill.DataLoader(dataset, num_workers=2, rng="torch")
     text = loader.explain()
     assert text.startswith("torch's own path") and "as the original does" in text
-    assert feedmill.DataLoader(dataset, num_workers=2).explain().startswith("native path")
+    loader.rng = "feedmill"
+    assert loader.explain().startswith("native path")
     check_loader(dataset, native="auto", num_workers=2, epochs=1)
 
 

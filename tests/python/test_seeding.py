@@ -75,7 +75,8 @@ def for_pillow(tmp_path):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_path_of_a_random_transform_does_not_change(for_pillow, seed, persistent):
     dataset = helpers.numbered_folder(for_pillow, compose(*CROP))
-    options = {"batch_size": 10, "num_workers": 2, "seed": seed, "persistent_workers": persistent}
+    options = {"batch_size": 10, "num_workers": 2, "seed": seed, "persistent_workers": persistent,
+               "rng": "feedmill"}
     loader = feedmill.DataLoader(dataset, **options)
     wanted = feedmill.DataLoader(dataset, native="require", **options)
     assert warnings_of(loader) == [] and loader.stats().path == "native"
@@ -93,6 +94,18 @@ def test_the_path_of_a_fixed_transform_may_change(for_pillow):
     loader = feedmill.DataLoader(dataset, batch_size=10, num_workers=2)
     for path in ("native", "torch", "torch"):
         assert warnings_of(loader) == [] and loader.stats().path == path
+
+
+def test_the_path_may_change_where_the_random_numbers_are_torchs(for_pillow):
+    dataset = helpers.numbered_folder(for_pillow, compose(*CROP))
+    options = {"batch_size": 10, "num_workers": 2}
+    epochs = []
+    for kind in (torch.utils.data.DataLoader, feedmill.DataLoader):
+        torch.manual_seed(3)
+        loader = kind(dataset, **options)
+        epochs.append([torch.cat([images for images, _ in loader]) for _ in range(3)])
+    assert loader.stats().path == "torch" and loader.stats().decode.fallback_samples == 70
+    assert all(map(torch.equal, *epochs))
 
 
 # ---- equal epochs --------------------------------------------------------------------------------

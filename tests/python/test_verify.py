@@ -3,7 +3,6 @@
 import collections
 import threading
 
-import feedmill
 import helpers
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from torchvision.datasets import ImageFolder
 
 
 def verifying(dataset, **options):
-    return feedmill.DataLoader(dataset, **{"native": "verify", "batch_size": 8, **options})
+    return native_loader(dataset, **{"native": "verify", "batch_size": 8, **options})
 
 
 def first_error(loader):

@@ -579,7 +579,7 @@ def test_changes_during_an_epoch_are_found(small_images):
     transform = TwoTransforms()
     transform.transform_prime = copy.deepcopy(transform.transform_prime)
     dataset = ImageFolder(str(small_images), transform)
-    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
+    loader = native_loader(dataset, batch_size=8, native="verify")
     iterator = iter(loader)
     next(iterator)
     next(iterator)
@@ -681,7 +681,7 @@ def test_grayscale_jpegs_and_orientations(tmp_path):
         save_jpeg(tmp_path / "a" / f"{number}.jpg", 50, 70, seed=number,
                   mode="L" if number % 2 else "RGB", orientation=number + 1)
     dataset = ImageFolder(str(tmp_path), DataAugmentationDINO(2))
-    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
+    loader = native_loader(dataset, batch_size=8, native="verify")
     list(loader)
     decode = loader.stats().decode
     assert decode.verified_samples == decode.native_samples == 8

@@ -75,7 +75,7 @@ def explanation(loader: Any) -> str:
         f"  random     {_describe_random(loader, source)}",
     ]
     notes = [*source.notes, *_notes(loader, source)]
-    is_of_torch = options.rng == "torch"
+    is_of_torch = loader._feedmill_draws_as_torch()
     if source.plan.is_random and not is_of_torch and (text := kept_from_torch(loader)):
         notes.append(text)
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
@@ -150,7 +150,7 @@ def _notes(loader: Any, source: Source) -> list[str]:
     if stacks_natively(loader, source) and not has_default_collate(loader):
         notes.append("collate_fn need not be called: native batches are what fast_collate makes")
     elif not has_default_collate(loader):
-        is_here = options.rng == "torch" and getattr(source.plan, "is_random", False)
+        is_here = loader._feedmill_draws_as_torch() and getattr(source.plan, "is_random", False)
         notes.append(
             "collate_fn is called on the thread that asks for the batch, with the generators of "
             "torch's worker" if is_here else _COLLATE_NOTES[place].format(loader.num_workers)
@@ -210,17 +210,17 @@ def _describe_errors(loader: Any) -> str:
 
 
 def _describe_random(loader: Any, source: Source) -> str:
-    if loader._feedmill_options().rng == "feedmill":
+    if not loader._feedmill_draws_as_torch():
         return _describe_seed(loader)
     if not getattr(source.plan, "is_random", False):
         return "the transform draws no random numbers"
     if loader.num_workers == 0:
         return (
-            "rng='torch': drawn from the process's own generators when a batch is requested, as "
+            "torch's: drawn from the process's own generators when a batch is requested, as "
             "torch.utils.data.DataLoader does; files are read ahead, but not decoded"
         )
     return (
-        f"rng='torch': as {loader.num_workers} worker processes of torch draw them, from the base "
+        f"torch's: as {loader.num_workers} worker processes of torch draw them, from the base "
         "seed that each iter() draws; batches equal those of torch.utils.data.DataLoader"
     )
 

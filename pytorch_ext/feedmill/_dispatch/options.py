@@ -23,7 +23,7 @@ _CHOICES = {
     "on_error": POLICIES,
     "deferred": ("auto", "off", "verify"),
     "decode": ("exact", "scaled"),
-    "rng": ("feedmill", "torch"),
+    "rng": ("auto", "feedmill", "torch"),
 }
 _FORMATS = {"dtype": (None, *IMAGE_DTYPES), "memory_format": MEMORY_FORMATS}
 _MAX_THREADS = 1024
@@ -59,6 +59,19 @@ class Options:
         """The values by name, as keyword arguments for the constructor."""
         return {name: getattr(self, name) for name in OPTIONS}
 
+    @property
+    def draws_as_torch(self) -> bool:
+        """Whether native batches have the random numbers of torch's workers: by default, unless an
+        option is given that is about feedmill's own, or that torch's DataLoader has no equal of."""
+        if self.rng != "auto":
+            return self.rng == "torch"
+        return (
+            self.seed is None
+            and self.on_error == "raise"
+            and self.native != "hybrid"
+            and self.worker_init == "fallback"
+        )
+
     def check(self) -> None:
         """Raises ValueError for a value that feedmill.DataLoader does not allow."""
         for name, allowed in _CHOICES.items():
@@ -87,7 +100,6 @@ class Options:
             raise _invalid("max_errors", self.max_errors, "an int from 0")
         if type(self.log_samples) is not bool:
             raise _invalid("log_samples", self.log_samples, "True or False")
-
 
     def _check_torch_rng(self) -> None:
         if self.seed is not None:

@@ -176,7 +176,7 @@ def look(loader: Any) -> Support:
         return unsupported(OFF)
     support = recognise(loader)
     source = support.source
-    if source is not None and options.rng == "torch":
+    if source is not None and loader._feedmill_draws_as_torch():
         if not source.plan:
             return unsupported(*support.reasons, "rng='torch': hybrid mode draws in another order")
         if reasons := reasons_against(loader, source):
@@ -184,8 +184,9 @@ def look(loader: Any) -> Support:
     if source is not None and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
             return support
-        # Random numbers differ between the paths: a random transform must stay on its path.
-        refusal = None if source.plan.is_random else mostly_by_pillow(loader)
+        # A random transform must stay on its path where the paths' random numbers differ.
+        must_stay = source.plan.is_random and not loader._feedmill_draws_as_torch()
+        refusal = None if must_stay else mostly_by_pillow(loader)
         refusal = refusal or _budget_refusal(loader, source)
         return unsupported(refusal) if refusal else support
     return support

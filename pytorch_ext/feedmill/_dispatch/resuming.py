@@ -167,7 +167,7 @@ def _draws_as_torch(loader: Any, support: Support) -> bool:
     """Whether the native path draws the random numbers of torch's workers."""
     plan = support.source.plan if support.source is not None else None
     is_native = support.path == "native" and bool(getattr(plan, "is_random", False))
-    return is_native and loader._feedmill_options().rng == "torch"
+    return is_native and loader._feedmill_draws_as_torch()
 
 
 # ---- what a state belongs to ---------------------------------------------------------------------

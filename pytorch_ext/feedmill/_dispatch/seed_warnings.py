@@ -24,7 +24,7 @@ def warn(loader: Any, support: Support) -> None:
         if loader._feedmill_options().seed is not None:
             _warn_once(loader, "no effect", without_effect(loader, support.path))
         return
-    if source.plan.is_random:
+    if source.plan.is_random and not loader._feedmill_draws_as_torch():
         if text := kept_from_torch(loader):
             _warn_once(loader, "kept", text)
         if text := _repetition(loader):

@@ -21,6 +21,11 @@ from feedmill.planner.steps import Step
 
 # Operations whose numbers the native code draws in another way than their original.
 _OTHERS = (KINDS["timm's RandAugment"], KINDS["timm's AutoAugment"])
+# Names of torchvision's transforms that never draw.
+_NEVER_DRAW = (
+    "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
+    "ConvertImageDtype", "ToImage", "ToDtype", "ToPILImage", "Compose",
+)
 _WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "Grayscale"))
 # How many samples of the dataset a trial makes, and how many it tries to make, as some may be
 # damaged.
@@ -34,15 +39,24 @@ def reasons_against(loader: Any, source: Source) -> tuple[str, ...]:
     numbers included; empty: it can."""
     if not isinstance(source.plan, Plan) or source.copies:
         return ()  # nothing is transformed
-    # The generators also matter to a collate_fn and, without workers, to the script.
     is_random = source.plan.is_random
-    if not is_random and loader.num_workers > 0 and not may_draw(loader, source):
-        return ()
+    if not is_random:
+        # What is drawn in vain, such as by a flip with p=0, only matters to a collate_fn that draws
+        # and, without workers, to the script.
+        is_seen = loader.num_workers == 0 or may_draw(loader, source)
+        if not is_seen or not _draws_in_vain(source):
+            return ()
     reasons = _of_workers(loader) + _of_steps(source) if is_random else []
-    if reasons:
-        return tuple(reasons)
-    why = _of_trial(loader, source)
-    return (f"rng='torch': {why}",) if why else ()
+    if not reasons and (why := _of_trial(loader, source)):
+        reasons = [why]
+    if not reasons:
+        return ()
+    if loader._feedmill_options().rng == "torch":
+        return tuple(f"rng='torch': {one}" for one in reasons)
+    return (
+        *(f"random numbers as torch draws them: {one}" for one in reasons),
+        "with seed= or rng='feedmill' native batches have feedmill's own random numbers",
+    )
 
 
 def _of_workers(loader: Any) -> list[str]:
@@ -50,11 +64,9 @@ def _of_workers(loader: Any) -> list[str]:
     if loader.num_workers == 0:  # the process's own generators
         return reasons
     if loader.num_workers > 1 and not getattr(loader, "in_order", True):
-        reasons.append("rng='torch' with in_order=False: which worker makes a batch depends on "
-                       "timing")
+        reasons.append("with in_order=False which worker makes a batch depends on timing")
     if loader.worker_init_fn is not None and loader._feedmill_options().worker_init == "ignore":
-        reasons.append("rng='torch' with worker_init='ignore': worker_init_fn may seed the "
-                       "generators")
+        reasons.append("with worker_init='ignore' worker_init_fn may seed the generators")
     return reasons
 
 
@@ -72,9 +84,24 @@ def _of_steps(source: Source) -> list[str]:
             for step in steps:
                 names |= dict.fromkeys(_unknown_steps(step))
     return [
-        f"rng='torch': the native code does not draw {name}'s random numbers as the original does"
+        f"the native code does not draw {name}'s random numbers as the original does"
         for name in names
     ]
+
+
+def _draws_in_vain(source: Source) -> bool:
+    """Whether a transform that is not random may draw numbers nevertheless."""
+    def is_known(step: Step) -> bool:
+        is_of_torchvision = step.module.startswith("torchvision.transforms.")
+        return (
+            is_of_torchvision
+            and type(step.transform).__name__ in _NEVER_DRAW
+            and all(map(is_known, step.children))
+        )
+
+    steps = (one for base in source.base_datasets for all_of in (base.steps, *base.views)
+             for one in all_of)
+    return not all(map(is_known, steps))
 
 
 def _why_not_op(op: Op) -> str:

@@ -82,9 +82,10 @@ def add_run(commands: Any) -> None:
                      help="default of DataLoader's native= (otherwise auto)")
     run.add_argument("--seed", type=int, metavar="N",
                      help="default of DataLoader's seed= (otherwise drawn from torch's generator)")
-    run.add_argument("--rng", choices=("feedmill", "torch"),
-                     help="default of DataLoader's rng= (otherwise feedmill); with torch, batches "
-                          "are those of torch's DataLoader, random augmentations included")
+    run.add_argument("--rng", choices=("auto", "feedmill", "torch"),
+                     help="default of DataLoader's rng= (otherwise auto: batches are those of "
+                          "torch's DataLoader, random augmentations included, unless a seed is "
+                          "given)")
     run.add_argument("--threads", type=_threads, metavar="N",
                      help="default of DataLoader's threads= (otherwise as num_workers)")
     run.add_argument("--deferred", choices=("auto", "off", "verify"),

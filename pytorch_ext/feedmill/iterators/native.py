@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,6 +54,7 @@ from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
 from feedmill.profiling.log.ranges import waiting
+from feedmill.system.callers import caller_stacklevel
 from feedmill.system.locks import renew_after_fork
 
 # How often a waiting consumer checks that the collating thread is still alive.
@@ -134,7 +136,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _virtual_workers(self, loader: Any, source: Source) -> VirtualWorkers | None:
         """With rng="torch", the generators of torch's workers, or of this process without workers,
         if an epoch needs them."""
-        if loader._feedmill_options().rng != "torch":
+        if not loader._feedmill_draws_as_torch():
             return None
         is_random = bool(getattr(source.plan, "is_random", False))
         if self._num_workers == 0:
@@ -144,6 +146,19 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if not is_random and (collates or not loader.persistent_workers):
             return None
         return VirtualWorkers(worker_states(loader, int(self._base_seed)), collates)
+
+    def _why_not_as_torch(self, loader: Any, source: Source, is_random: bool) -> str:
+        """Persistent workers: why an epoch can't have the batches of torch's workers, which keep
+        the dataset as it was at the first epoch; "" if it can, or need not."""
+        is_of_torch = loader._feedmill_draws_as_torch()
+        if is_random and is_of_torch is not (self._virtual is not None):
+            return "rng=, or whether the transform is random, has changed since the first epoch"
+        if self._virtual is not None and self._n_epochs and not source.is_like(self._source, True):
+            return (
+                "the dataset or its transform has changed since the first epoch, which torch's "
+                "persistent workers would not notice"
+            )
+        return ""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
@@ -163,16 +178,12 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._collate.check(source)
         is_random = bool(getattr(source.plan, "is_random", False))
-        is_of_torch = loader._feedmill_options().rng == "torch"
-        if is_random and is_of_torch is not (self._virtual is not None):
-            raise RuntimeError(
-                "rng=, or whether the transform is random, has changed since the first epoch; with "
-                "persistent workers this needs a new DataLoader"
-            )
-        if self._virtual is not None and self._n_epochs and not source.is_like(self._source):
-            raise RuntimeError(
-                "rng='torch': the dataset or its transform has changed since the first epoch, "
-                "which torch's persistent workers would not notice; this needs a new DataLoader"
+        if why := self._why_not_as_torch(loader, source, is_random):
+            if loader._feedmill_options().rng != "auto":
+                raise RuntimeError(f"{why}; this needs a new DataLoader")
+            warnings.warn(
+                f"{why}: batches differ from those of torch.utils.data.DataLoader from here on",
+                UserWarning, stacklevel=caller_stacklevel(),
             )
         # The generators that this epoch draws from, if it draws as torch's workers.
         self._streams = self._virtual if is_random else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 # fm_op_kind -> the name of torchvision's class.
@@ -182,6 +182,15 @@ class Plan:
     def views(self) -> tuple[Plan, ...]:
         """The plan of each view; one if there are no further ones."""
         return self, *self.more_views
+
+    def without_format(self, keeps_values: bool) -> Plan:
+        """What of the plan does not depend on the DataLoader's own options; the values' type and
+        table only if it ``keeps_values``."""
+        views = tuple(view.without_format(keeps_values) for view in self.more_views)
+        plan = replace(self, layout="", decodes_scaled=False, more_views=views)
+        if keeps_values:
+            return plan
+        return replace(plan, dtype="", value_table=None, transform_dtype="")
 
     @property
     def is_random(self) -> bool:

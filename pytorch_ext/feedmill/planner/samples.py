@@ -402,12 +402,18 @@ class Source:
         """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""
         raise NotImplementedError
 
-    def is_like(self, other: Source) -> bool:
+    def is_like(self, other: Source, in_any_format: bool = False) -> bool:
         """Whether both give the same samples: they are made of the same objects. A change within
-        an object is not noticed."""
+        an object is not noticed, nor with ``in_any_format`` one of the DataLoader's dtype=,
+        memory_format= or decode=."""
         mine, theirs = self._node.identity(), other._node.identity()
+        plan, other_plan = self.plan, other.plan
+        if in_any_format and isinstance(plan, Plan) and isinstance(other_plan, Plan):
+            is_one_type = plan.dtype == other_plan.dtype
+            plan = plan.without_format(keeps_values=is_one_type)
+            other_plan = other_plan.without_format(keeps_values=is_one_type)
         return (
-            (self.n_samples, self.plan, self.kind) == (other.n_samples, other.plan, other.kind)
+            (self.n_samples, plan, self.kind) == (other.n_samples, other_plan, other.kind)
             and len(mine) == len(theirs)
             and all(map(operator.is_, mine, theirs))
         )
