@@ -15,7 +15,7 @@ help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass the tests, but for the slowest"
 	@echo "make test-slow          the Python tests that make test leaves out: minutes"
-	@echo "make test-rng           2,000 random scripts with rng=\"torch\", beside torch's DataLoader: 15 minutes"
+	@echo "make test-rng           2,000 random scripts with torch's random numbers, beside torch's DataLoader: 15 minutes"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"

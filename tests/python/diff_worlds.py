@@ -384,7 +384,10 @@ class _Run:
         if self.generator is not None:
             options["generator"] = self.generator
         if self.is_ours:
-            self.loader = feedmill.DataLoader(dataset, native="require", **script.ours, **options)
+            # With torch's random numbers: test_rng_torch_random.py.
+            self.loader = feedmill.DataLoader(
+                dataset, native="require", rng="feedmill", **script.ours, **options
+            )
         else:
             self.loader = torch.utils.data.DataLoader(dataset, **options)
         self._see_loader()

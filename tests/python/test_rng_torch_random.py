@@ -1,5 +1,5 @@
-"""rng="torch" in random scripts: each observes the same batches, errors and generators' states with
-feedmill's DataLoader as with torch's.
+"""Random scripts with torch's random numbers, the default: each observes the same batches, errors
+and generators' states with feedmill's DataLoader as with torch's.
 
 FEEDMILL_RNG_SCRIPTS scripts are run (default: 6), from number FEEDMILL_RNG_SEED on (default: 0).
 """
@@ -115,7 +115,7 @@ def run(script, root):
     path = "unknown"
     try:
         wanted, _ = transcript(DataLoader, script, root)
-        got, loader = transcript(feedmill.DataLoader, script, root, rng="torch", native="auto")
+        got, loader = transcript(feedmill.DataLoader, script, root, native="auto")
         path, difference = loader.stats().path, first_difference(wanted, got)
     except Exception:
         difference = traceback.format_exc()
