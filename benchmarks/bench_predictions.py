@@ -96,7 +96,7 @@ class Situation:
 
     def __init__(self, dataset: Any, threads: int = 1, mounts: tuple[Mount, ...] = ()) -> None:
         self.loader = feedmill.DataLoader(
-            dataset, batch_size=BATCH, shuffle=True, native="require", threads=threads
+            dataset, batch_size=BATCH, shuffle=True, native="require", threads=threads, seed=0
         )
         self.pids = [mount.process.pid for mount in mounts]
         self.batch_s: list[float] = []

@@ -67,7 +67,8 @@ def check_pixels(dataset, unique: int, workers: int) -> None:
     """Compares every image of an epoch with torchvision's; exits at the first difference."""
     subset = list(range(unique))
     loader = feedmill.DataLoader(
-        dataset, batch_size=50, sampler=subset, num_workers=workers, native="require"
+        dataset, batch_size=50, sampler=subset, num_workers=workers, native="require",
+        rng="feedmill",
     )
     position = 0
     for images, labels in loader:

@@ -53,7 +53,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
     from feedmill.system import peer_processes
 
     loader = feedmill.DataLoader(
-        dataset, batch_size=BATCH, shuffle=True, native="require", threads=order["threads"]
+        dataset, batch_size=BATCH, shuffle=True, native="require", threads=order["threads"], seed=0,
     )
     stream = endless(loader)
     _, begin_s = train_until(stream, order["begin_s"], step_s)
