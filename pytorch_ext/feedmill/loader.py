@@ -242,10 +242,10 @@ class DataLoader(TorchDataLoader[_T_co]):
               of torch.utils.data.DataLoader with the same arguments and seeds, augmentations
               included, bit for bit. They follow from torch's seed and depend on num_workers,
               batch_size and the order. What can't be made so takes torch's path, and explain() says
-              why: num_workers=0, in_order=False, and transforms that draw in another way than the
-              native code. The collate_fn, unless it is shown to draw nothing, runs on the thread
-              that asks for the batch, with the worker's generators. An epoch can't be resumed
-              within: state_dict() warns, and holds no position. draws() and fetch() raise
+              why: in_order=False, and transforms that draw in another way than the native code. The
+              collate_fn, unless it is shown to draw nothing, runs on the thread that asks for the
+              batch, with the worker's generators. An epoch is resumed with the same num_workers,
+              batch size and ranks only: see load_state_dict(). draws() and fetch() raise
               RuntimeError. ValueError with seed= or on_error=.
 
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
@@ -497,16 +497,17 @@ class DataLoader(TorchDataLoader[_T_co]):
         first. Two calls without a step between them return the same. torchdata's
         StatefulDataLoader has the same two methods.
 
-        A state is larger by the states of the generators that the script gave (about 4 KB each), by
-        that of torch's global one for a sampler that draws its order from it directly, as
-        SubsetRandomSampler and WeightedRandomSampler without generator= do, and by what the
-        state_dict() of a sampler or dataset returns.
+        A state is larger by the states of the generators that the script gave (about 4 KB each);
+        with rng="torch" by those of each worker (3.4 KB for each of torch's, Python's and
+        NumPy's that its batches draw from); by that of torch's global one for a sampler that draws
+        its order from it directly, as SubsetRandomSampler and WeightedRandomSampler without
+        generator= do; and by what the state_dict() of a sampler or dataset returns.
 
         "run" holds what the run has waited for so far, by cause, for report(). It is the only part
         that differs between the ranks of a DistributedSampler.
 
-        With an IterableDataset, or in_order=False on torch's path, a state holds no position, which
-        a UserWarning says.
+        With an IterableDataset, in_order=False on torch's path, or after an error of a transform
+        with rng="torch", a state holds no position, which a UserWarning says.
         """
         return state_dict(self)
 
@@ -523,15 +524,23 @@ class DataLoader(TorchDataLoader[_T_co]):
         script gave in their states; torch's global generator is the script's to restore, see
         torch.set_rng_state(), and iter() of the resumed epoch draws nothing from it.
 
+        With rng="torch" and workers, the batches are those that torch's own DataLoader would have
+        delivered without a stop. num_workers, batch_size, the number of ranks and the rank must
+        then be the same; with strict=False the workers' generators are seeded anew if they are not,
+        which a UserWarning says at iter(). With num_workers=0, batches draw from the process's own
+        generators, which the script restores.
+
         Args:
             state_dict: what state_dict() returned. {}: forget a state loaded before.
             strict: True: the state must belong to this dataset, these transforms and this order, by
                 the number of samples, names and targets of the first and last sample, the plan,
-                seed=, and the indices so far. False: go on in any case.
+                seed=, with rng="torch" the workers and ranks, and the indices so far. False: go on
+                in any case.
 
         Raises:
-            ValueError: with strict=True, the state belongs to something else; the text names what.
-                At the first batch, if that shows only in the sampler's indices.
+            ValueError: the state is damaged; or, with strict=True, it belongs to something else,
+                which the text names. At the first batch, if that shows only in the sampler's
+                indices.
         """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name == "load_state_dict":

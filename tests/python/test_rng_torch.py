@@ -608,16 +608,3 @@ def test_states_that_are_converted_both_ways_are_the_same_bytes(n):
     states = torch.get_rng_state(), random.getstate(), None
     again = generator_states.with_streams(states, generator_states.streams_of(states))
     assert torch.equal(again[0], states[0]) and again[1] == states[1]
-
-
-def test_no_position_within_an_epoch(mixed):
-    dataset = ImageFolder(mixed, CROP)
-    loader = feedmill.DataLoader(dataset, batch_size=4, num_workers=2, rng="torch")
-    next(iter(loader))
-    with pytest.warns(UserWarning, match="with rng='torch' samples draw from generators"):
-        state = loader.state_dict()
-    assert state["position"] is None
-    other = feedmill.DataLoader(dataset, batch_size=4, num_workers=2)
-    next(iter(other))
-    with pytest.raises(ValueError, match="would go on with rng='torch'"):
-        loader.load_state_dict(other.state_dict())

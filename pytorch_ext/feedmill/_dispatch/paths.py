@@ -17,6 +17,7 @@ from feedmill._dispatch import resuming, seed_warnings
 from feedmill._dispatch.options import Options
 from feedmill._dispatch.seed_warnings import mostly_by_pillow
 from feedmill._dispatch.torch_random import reasons_against
+from feedmill._dispatch.torch_workers import needs_new_iterator
 from feedmill._ops import native
 from feedmill.collate.blocks import BlockPool
 from feedmill.engine.cache import KeptCache
@@ -270,11 +271,12 @@ def _begin_epoch(loader: Any) -> Support:
 def _next_epoch(loader: Any, path: str) -> Support | None:
     """Called when persistent workers are reset: what the next epoch runs, as choose() returns it.
 
-    None if it takes another path than ``path``, that of the iterator which is reset. Then
-    ``loader._iterator`` is a new iterator: DataLoader.__iter__() returns it right after the reset.
+    None if that needs a new iterator: it takes another path than ``path``, that of the iterator
+    which is reset, or begins with loaded generators. ``loader._iterator`` is then the new one,
+    which DataLoader.__iter__() returns right after the reset.
     """
     support = _begin_epoch(loader)
-    if support.path != path:
+    if support.path != path or needs_new_iterator(loader, support):
         loader._iterator = _iterator_of(loader, support)
         return None
     resuming.begin(loader, support)

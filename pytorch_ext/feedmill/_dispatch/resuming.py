@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
+from feedmill._dispatch import torch_workers
 from feedmill._dispatch.options import is_int
+from feedmill._dispatch.torch_workers import draws_as_torch, draws_as_workers, refusal_of
 from feedmill.planner.epochs import sampler_epoch, samplers_of
 from feedmill.planner.orders import (
     decoded,
@@ -94,7 +96,8 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
         "position": None,
         "run": position.totals.now(counters_of(loader)),
     }
-    refusal = position.refusal or (progress.refusal if is_inside else "")
+    virtual = None if progress is None else progress.virtual
+    refusal = position.refusal or (progress.refusal if is_inside else "") or refusal_of(virtual)
     if refusal:
         saved["refused"] = refusal
         _warn(f"state_dict() holds no position in the epoch: {refusal}")
@@ -107,8 +110,11 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
         if "ranks" in saved["position"] and not draws_from_it:
             saved["position"]["seed"] = None  # each rank has its own, and does not need it
         saved["position"]["is_all"] = _is_all(loader, progress)
-        if not saved["position"]["is_all"]:
-            return saved
+    # Persistent workers go on with the next epoch.
+    if virtual is not None and (is_inside or loader.persistent_workers):
+        saved["workers"] = torch_workers.workers_of(loader, virtual, progress.n_batches)
+    if is_inside and not saved["position"]["is_all"]:
+        return saved
     generators = given_generators(loader, loader._index_sampler)
     saved["generators"] = {name: encoded(one.get_state()) for name, one in generators.items()}
     sampler = stateful_sampler(loader._index_sampler)
@@ -153,21 +159,9 @@ def _why_not(loader: Any, support: Support) -> str:
     own = getattr(type(loader)._index_sampler, "fget", None)
     if getattr(own, "__module__", "") != "feedmill.loader":
         return f"{type(loader).__qualname__} has an _index_sampler of its own"
-    if _draws_as_torch(loader, support) and loader.num_workers > 0:
-        return (
-            "with rng='torch' samples draw from generators that go through the whole epoch, and "
-            "that a state does not hold"
-        )
     if support.path == "torch" and loader.num_workers > 1 and not getattr(loader, "in_order", True):
         return "with in_order=False the delivered batches are not the first ones of the order"
     return ""
-
-
-def _draws_as_torch(loader: Any, support: Support) -> bool:
-    """Whether the native path draws the random numbers of torch's workers."""
-    plan = support.source.plan if support.source is not None else None
-    is_native = support.path == "native" and bool(getattr(plan, "is_random", False))
-    return is_native and loader._feedmill_draws_as_torch()
 
 
 # ---- what a state belongs to ---------------------------------------------------------------------
@@ -188,7 +182,7 @@ def fingerprints_of(loader: Any, support: Support) -> dict[str, Any]:
     found["transform"] = _digest(repr(plan) if plan is not None else _named_transform(source))
     found["random"] = plan is not None and bool(getattr(plan, "is_random", False))
     found["seed"] = loader._feedmill_options().seed if found["random"] else None
-    if _draws_as_torch(loader, support):
+    if draws_as_torch(loader, support):
         found["rng"] = "torch"
     return found
 
@@ -280,6 +274,8 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
             f"the epoch ran with rng={saved.get('rng', 'feedmill')!r}, and would go on with "
             f"rng={now.get('rng', 'feedmill')!r}",
         )
+    if same_path and (why := torch_workers.mismatch(loader, support, saved)):
+        raise _other("random numbers", why)
     if saved["order"] != now["order"]:
         raise _other("order", f"it came from {saved['order']}, and comes from {now['order']} now")
     if same_path and saved.get("seed") != now.get("seed"):
@@ -370,6 +366,7 @@ def load_state_dict(
             f"the state has version {saved['feedmill']}, and this feedmill reads {VERSION}"
         )
     _check_values(saved["position"])
+    torch_workers.check_values(saved.get("workers"))
     saved = copy.deepcopy(saved)
     if saved["position"] is not None and saved["position"].get("is_all") and _is_lightning(caller):
         saved["begins_next"] = True
@@ -451,9 +448,23 @@ def begin(loader: Any, support: Support) -> Progress:
         n_samples=source.n_samples if source and getattr(plan, "is_random", False) else 0,
         records=support.path == "torch",
     )
+    if loaded is not None:
+        _set_workers(loader, support, loaded, progress)
     position.progress = state.progress = progress
     position.loaded = None
     return progress
+
+
+def _set_workers(
+    loader: Any, support: Support, loaded: dict[str, Any], progress: Progress
+) -> None:
+    """Makes an epoch begin with the generators of a state's workers, if it has any."""
+    is_resumed = progress.is_resumed
+    progress.workers = torch_workers.workers_to_go_on(loader, support, loaded, is_resumed)
+    if progress.workers is None and is_resumed and draws_as_workers(loader, support):
+        why = torch_workers.mismatch(loader, support, loaded)
+        why = why or "the state holds no generators of torch's workers"
+        _warn(f"the rest of the epoch draws other random numbers than an unbroken run: {why}")
 
 
 def _apply(loader: Any, loaded: dict[str, Any], support: Support) -> dict[str, Any] | None:

@@ -22,7 +22,9 @@ class Batch:
     """A batch in flight: its indices were pulled from the sampler, it is not yet delivered.
 
     Attributes:
-        number: in the epoch, from 0.
+        number: counts the batches of this iterator, from 0.
+        turn: counts them from the epoch's begin, also if the iterator goes on at a saved position.
+            Decides which of torch's workers would make the batch.
         items: its samples, up to the first index that the dataset rejects.
         fail: raises the error of that index; None: no index was rejected. It must not refer to the
             iterator: that cycle would keep it alive until the garbage collector runs.
@@ -48,10 +50,12 @@ class Batch:
         "data", "done", "error", "fail", "items", "labels", "last_part", "n_bad", "n_parts",
         "n_submitted",
         "number", "occurrences", "owners", "parts", "ready_ns", "replaced", "skipped",
+        "turn",
     )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, n_before: int = 0) -> None:
         self.number = number
+        self.turn = n_before + number
         self.done = threading.Event()
         self.data: Any = NOTHING
         self.ready_ns = 0

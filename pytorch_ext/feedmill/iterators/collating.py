@@ -55,6 +55,19 @@ def may_draw(loader: Any, source: Source | None) -> bool:
     return not stacks_natively(loader, source) and not is_proved(loader.collate_fn)
 
 
+def seeded_as_worker(base_seed: int, number: int) -> States:
+    """The states of the generators of one of torch's worker processes, as torch seeds them."""
+    seed = base_seed + number
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    numpy_generator = np.random.RandomState()
+    numpy_generator.seed(numpy_seed_of_worker(base_seed, number))
+    return (
+        generator.get_state(), random.Random(seed).getstate(),
+        numpy_generator.get_state(legacy=False),
+    )
+
+
 def worker_states(loader: Any, base_seed: int) -> list[States]:
     """The generators' states with which torch's worker processes begin, their worker_init_fn, which
     only seeds, included."""
@@ -206,7 +219,7 @@ class Collate:
         if isinstance(plan, RawPlan):
             images = [plan.values_of(one) for one in images]
         return self(
-            images, batch.targets(), batch.number, plan.as_image,
+            images, batch.targets(), batch.turn, plan.as_image,
             is_pinned=not batch.skipped,
             labels=() if batch.skipped or batch.replaced else batch.labels,
             arrangement=source.arrangement,
@@ -217,7 +230,7 @@ class Collate:
         tensor of its own, in a list."""
         targets = batch.targets()
         if not targets:
-            return self._pinned(self._call([], batch.number))
+            return self._pinned(self._call([], batch.turn))
         plan = source.native_plan
         views = [_joined(batch.images(number)) for number in range(len(plan.views))]
         is_pair = source.arrangement == PAIR
@@ -296,14 +309,14 @@ class Collate:
         per array. If the first array holds images, the second one holds their targets."""
         parts = batch.parts
         if not parts:
-            return self._pinned(self._call([], batch.number))
+            return self._pinned(self._call([], batch.turn))
         changed = batch.items.changed()
         if changed is not None:
             return self._pinned(changed)
         if not self.is_default or not self._auto_collation:
             images, targets = zip(*parts)
             labels = [target for part in targets for target in part.tolist()]
-            return self(images, labels, batch.number, as_image)
+            return self(images, labels, batch.turn, as_image)
         if len(parts) == 1:
             return parts[0]  # pinned already
         return self._pinned([torch.cat(same) for same in zip(*parts)])
@@ -378,7 +391,7 @@ class Finisher:
             plan: Any = self._source.plan
             batch.data = self._in_thread(images, targets, plan.as_image)
         except Exception as error:
-            batch.error = as_torch_raises(error, batch.number, self._num_workers)
+            batch.error = as_torch_raises(error, batch.turn, self._num_workers)
 
     def _send(self, workers: CollateWorkers, batch: Batch) -> None:
         owners, batch.owners = batch.owners, []
@@ -398,7 +411,7 @@ class Finisher:
         except Exception as error:  # a target can't be pickled
             error.args = (f"{error} (targets of native samples are pickled and sent to the process "
                           "that calls collate_fn; native='off' makes the samples there)",)
-            batch.error = as_torch_raises(error, batch.number, self._num_workers)
+            batch.error = as_torch_raises(error, batch.turn, self._num_workers)
             with contextlib.suppress(OSError):
                 workers.send(batch.number, None, None, ())
 
@@ -426,19 +439,10 @@ class _Worker:
     """
 
     def __init__(self, number: int, loader: Any, base_seed: int) -> None:
-        seed = base_seed + number
-        # Seeds new generators as torch seeds the global ones of a worker.
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        numpy_generator = np.random.RandomState()
-        numpy_generator.seed(numpy_seed_of_worker(base_seed, number))
-        self.states: States = (
-            generator.get_state(),
-            random.Random(seed).getstate(),
-            numpy_generator.get_state(legacy=False),
-        )
+        self.states = seeded_as_worker(base_seed, number)
         self._info = make_worker_info(
-            id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
+            id=number, num_workers=loader.num_workers, seed=base_seed + number,
+            dataset=loader.dataset,
         )
         # A worker_init_fn that only seeds generators: see seeding.only_seeds().
         called = loader._feedmill_options().worker_init != "ignore"

@@ -29,6 +29,23 @@ def stream_of_torch(state: Any) -> bytes:
     return words.tobytes() + struct.pack("<I", _N_WORDS if left == 1 else following)
 
 
+def packed_torch(state: Any) -> bytes:
+    """torch's state in half of its bytes: its words have 32 bits."""
+    raw = state.numpy().tobytes()
+    end = _HEADER.size + 8 * _N_WORDS
+    words = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32)
+    packed: bytes = raw[: _HEADER.size] + words.tobytes() + raw[end:]
+    return packed
+
+
+def unpacked_torch(packed: bytes) -> Any:
+    """The state of packed_torch()."""
+    end = _HEADER.size + 4 * _N_WORDS
+    words = np.frombuffer(packed, np.uint32, _N_WORDS, _HEADER.size).astype(np.uint64)
+    raw = packed[: _HEADER.size] + words.tobytes() + packed[end:]
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+
 def stream_of_python(state: Any) -> bytes:
     """The state of Python's ``random`` as an fm_mt19937."""
     return np.array(state[1], np.uint32).tobytes()
@@ -62,6 +79,14 @@ def with_streams(states: States, streams: bytes) -> States:
     )
 
 
+# States, and the fm_streams with which they go on, if there is one.
+State = tuple[States, bytes | None]
+
+
+def states_of(states: States, streams: bytes | None) -> States:
+    return states if streams is None else with_streams(states, streams)
+
+
 class VirtualWorkers:
     """The generators that torch's worker processes would have, for rng="torch".
 
@@ -71,24 +96,54 @@ class VirtualWorkers:
         initial: the states with which the workers begin.
         calls_collate: the collate_fn may draw, and is called with the worker's generators; a worker
             draws for its next batch only then.
+        base_seed: that of the workers.
 
     Attributes:
-        calls_collate: as given.
+        calls_collate, base_seed: as given.
         waits: a worker draws for a batch only once it was given its generators for it.
-        lost: why the generators' states are not known any more; "": they are.
+        lost: why the epoch can't go on; "": it can.
+        unknown: why the states behind the latest batch are not known; "": they are.
+        seeded: the states as torch seeds the workers, once they were needed.
+        saved: the latest state of each worker that a loader's state_dict() held, and its values.
     """
 
-    def __init__(self, initial: list[States], calls_collate: bool) -> None:
-        # Of each worker, behind the batches that were delivered: states, and the fm_streams with
-        # which they go on, if the native code has drawn since. Most of these are never needed, and
-        # to convert them takes longer than to copy them.
-        self._now: list[tuple[States, bytes | None]] = [(states, None) for states in initial]
+    def __init__(self, initial: list[States], calls_collate: bool, base_seed: int = 0) -> None:
+        # Of each worker, behind the batches that have arrived. Most of these are never needed, and
+        # to convert an fm_streams takes longer than to copy it.
+        self._now: list[State] = [(states, None) for states in initial]
+        # The latest batch whose worker's states were noted, and these states before it: the batch
+        # may have been noted and not delivered.
+        self._latest: tuple[int, State] = -1, self._now[0]
+        self._when_left: list[State] | None = None
         self.calls_collate = self.waits = calls_collate
-        self.lost = ""
+        self.base_seed = base_seed
+        self.lost = self.unknown = ""
+        self.seeded: list[States] | None = None
+        self.saved: dict[int, tuple[State, dict[str, Any]]] = {}
+
+    def begin_epoch(self) -> None:
+        """Called before the first batch of an epoch."""
+        self._latest = -1, self._now[0]
+        self._when_left = None
+
+    def leave(self, n_batches: int) -> None:
+        """Called when an epoch was left early, after the delivery of so many batches, before others
+        are noted that torch's workers have drawn for."""
+        self._when_left = self.before(n_batches)
+
+    def before(self, batch: int) -> list[State]:
+        """The states of all workers behind the batches before this one, which were delivered."""
+        if self._when_left is not None:
+            return self._when_left
+        found = list(self._now)
+        latest, earlier = self._latest
+        if latest >= batch:
+            found[latest % len(found)] = earlier
+        return found
 
     def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
         """Starts a native loader's epoch by start(streams of all workers)."""
-        streams = [streams_of(self.of_batch(number)) for number in range(len(self._now))]
+        streams = [streams_of(states_of(*one)) for one in self._now]
         start(b"".join(streams))
         for number, one in enumerate(streams if self.calls_collate else ()):
             handle.give_streams(number, one)
@@ -109,17 +164,22 @@ class VirtualWorkers:
 
     def of_batch(self, batch: int) -> States:
         """The states of a batch's worker before the batch."""
-        states, streams = self._now[batch % len(self._now)]
-        return states if streams is None else with_streams(states, streams)
+        return states_of(*self._now[batch % len(self._now)])
 
     def note(self, batch: int, states: States) -> None:
         """Called with the states of a batch's worker behind the batch."""
-        self._now[batch % len(self._now)] = states, None
+        self._note(batch, (states, None))
 
     def note_streams(self, batch: int, streams: bytes) -> None:
         """As note(), with an fm_streams. NumPy's generator stays as it is."""
+        self._note(batch, (self._now[batch % len(self._now)][0], streams))
+
+    def _note(self, batch: int, state: State) -> None:
+        # A batch is noted again after an interrupt, and after its collate_fn.
         number = batch % len(self._now)
-        self._now[number] = self._now[number][0], streams
+        if self._latest[0] != batch:
+            self._latest = batch, self._now[number]
+        self._now[number] = state
 
     def native_streams(self, handle: Any, batch: int) -> bytes:
         """The fm_streams of a batch's worker behind the batch's samples, once they are delivered.

@@ -96,7 +96,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # Saved before super().__init__() draws the base seed from it: collate workers need that
         # same seed.
         generator = torch.default_generator if loader.generator is None else loader.generator
-        generator_state = generator.get_state()
+        generator_state, global_state = generator.get_state(), torch.get_rng_state()
         with loader._feedmill.progress.lent_by(loader):
             super().__init__(loader)
         if self._num_workers == 0 and self._timeout != 0:
@@ -114,6 +114,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._engines: EnginePool = loader._feedmill.engine_pool
         self._on_reset = on_reset
         self._virtual = self._virtual_workers(loader, source)
+        progress: Progress = loader._feedmill.progress
+        if progress.workers is not None and not progress.is_resumed:
+            # Persistent workers go on with another epoch, for which torch draws no base seed.
+            torch.set_rng_state(global_state)
+            generator.set_state(generator_state)
         draws = self._virtual is not None and self._virtual.calls_collate
         self._collate = Collate(loader, self, source=source, as_worker=draws)
         self._place = HERE if self._virtual is not None else collate_place(loader, source)
@@ -141,11 +146,16 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         is_random = bool(getattr(source.plan, "is_random", False))
         if self._num_workers == 0:
             return ProcessGenerators() if is_random else None
+        loaded = loader._feedmill.progress.workers
+        if loaded is not None:
+            self._base_seed = loaded.base_seed
         collates = may_draw(loader, source)
         # Persistent workers keep them for an epoch with another transform.
         if not is_random and (collates or not loader.persistent_workers):
             return None
-        return VirtualWorkers(worker_states(loader, int(self._base_seed)), collates)
+        base_seed = int(self._base_seed)
+        states = worker_states(loader, base_seed) if loaded is None else loaded.states
+        return VirtualWorkers(states, collates, base_seed)
 
     def _why_not_as_torch(self, loader: Any, source: Source, is_random: bool) -> str:
         """Persistent workers: why an epoch can't have the batches of torch's workers, which keep
@@ -163,17 +173,23 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
         with self._lock:
+            if self._virtual is not None and loader._feedmill.position.loaded is not None:
+                self._give_back()  # another iterator begins with the loaded generators
+                self._forget_rest()
             self._drain()
             following = self._on_reset(loader)
             self._give_back()
             if following is None:  # another iterator has taken over
-                self._waiting.clear()
-                self._puller.is_exhausted = True
+                self._forget_rest()
                 return
             with loader._feedmill.progress.begins_in(self):
                 super()._reset(loader, first_iter)
             self._n_epochs += 1
             self._begin(loader, *following)
+
+    def _forget_rest(self) -> None:
+        self._waiting.clear()
+        self._puller.is_exhausted = True
 
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._collate.check(source)
@@ -187,12 +203,16 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             )
         # The generators that this epoch draws from, if it draws as torch's workers.
         self._streams = self._virtual if is_random else None
+        if self._virtual is not None:
+            self._virtual.begin_epoch()
         self._source = source
         self._plan = source.plan
         options = loader._feedmill_options()
         self._collate.memory_format = options.memory_format
         state = loader._feedmill
         self._progress: Progress = state.progress
+        self._progress.virtual = self._streams if self._num_workers > 0 else None
+        self._n_before = self._progress.n_batches
         self._base_seed, self._n_epochs = self._progress.begin(self._base_seed, self._n_epochs)
         epoch = state.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
@@ -371,7 +391,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._submit(batch)
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
-        batch = Batch(number)
+        batch = Batch(number, self._n_before)
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         return batch
 
@@ -453,7 +473,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             try:
                 return self._collated(batch)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch.number, self._num_workers)
+                batch.error = as_torch_raises(error, batch.turn, self._num_workers)
         # Kept until _note_delivered(): an interrupt may come before the error is raised.
         raise unwrapped(batch.error)
 
@@ -461,8 +481,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         virtual = self._streams
         if virtual is None or not virtual.calls_collate:
             return self._collate.batch(batch, self._source)
-        worker = self._collate.worker(batch.number)
-        worker.go_on(virtual.of_batch(batch.number))
+        worker = self._collate.worker(batch.turn)
+        worker.go_on(virtual.of_batch(batch.turn))
         try:
             data = self._collate.batch(batch, self._source)
         except Exception:
@@ -472,8 +492,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         return data
 
     def _note_collated(self, virtual: VirtualWorkers, batch: Batch, states: Any) -> None:
-        virtual.note(batch.number, states)
-        virtual.give(self._handle, batch.number)
+        virtual.note(batch.turn, states)
+        virtual.give(self._handle, batch.turn)
 
     def _arrive(self) -> None:
         """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
@@ -490,7 +510,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             if not was_open and self._handle is not None:
                 self._begin_step()
             if self._streams is not None and self._waiting:
-                self._streams.request(self._handle, self._waiting[0].number)
+                self._streams.request(self._handle, self._waiting[0].turn)
         if not self._waiting:
             self._end()
         self._receive(self._waiting[0])  # if this raises, the batch stays for the next call
@@ -516,12 +536,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         assert self._receiver is not None
         failed = self._receiver.failed_streams
         if failed is None:
-            virtual.note_streams(batch.number, virtual.native_streams(self._handle, batch.number))
+            virtual.note_streams(batch.turn, virtual.native_streams(self._handle, batch.turn))
             if batch.error is not None:  # the collate_fn is not called
-                virtual.give(self._handle, batch.number)
+                virtual.give(self._handle, batch.turn)
             return
         if failed:
-            virtual.note_streams(batch.number, failed)
+            virtual.note_streams(batch.turn, failed)
+        else:
+            virtual.unknown = virtual.lost
         self._is_starting = True  # before the batch leaves _waiting, as a Ctrl-C may come
 
     def _restart(self) -> None:
@@ -549,7 +571,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._arrived is not None:
             self._note_delivered()
         n_sent = self._progress.n_batches + self._torch_depth
-        while self._waiting and self._waiting[0].number < n_sent and not self._streams.lost:
+        self._streams.leave(self._progress.n_batches)
+        while self._waiting and self._waiting[0].turn < n_sent and not self._streams.lost:
             self._receive(self._waiting[0])
             self._note_streams(self._streams, self._waiting[0])
             batch = self._waiting.popleft()
@@ -619,6 +642,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._recorder.end_epoch()
         if error is not None:
             raise error
+        if not self._persistent_workers:
+            self._progress.virtual = None
         self._progress.ended()
         raise StopIteration
 

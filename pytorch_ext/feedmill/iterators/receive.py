@@ -127,7 +127,7 @@ class Receiver:
             while batch.n_submitted < len(batch.items):
                 items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
                 if self._virtual is not None:
-                    self._virtual.choose(self.handle, batch.number, batch.n_parts == 0)
+                    self._virtual.choose(self.handle, batch.turn, batch.n_parts == 0)
                 self.in_submit = True
                 labels = labels_of(items) if self._copies_labels else None
                 accepted = submit_items(self.handle, items, self._source.gives_bytes, labels)
@@ -164,7 +164,7 @@ class Receiver:
             try:
                 self._verifier.verify(self.handle, batch, self._virtual)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch.number, self._num_workers)
+                batch.error = as_torch_raises(error, batch.turn, self._num_workers)
 
     def _receive_part(self, batch: Batch) -> Any:
         """Waits for the next native batch. Returns its images, or its list of tensors if the
@@ -183,7 +183,7 @@ class Receiver:
                         self._fail(payload or "a sample failed")
                     if batch.error is None:
                         error = RuntimeError(payload)
-                        batch.error = as_torch_raises(error, batch.number, self._num_workers)
+                        batch.error = as_torch_raises(error, batch.turn, self._num_workers)
                     return None
                 self._pending_fallback = True
             if batch.error is None:
@@ -265,7 +265,7 @@ class Receiver:
             if outcome:
                 return None
             name_sample(error, item, self._bad_samples.note())
-            return as_torch_raises(error, batch.number, self._num_workers)
+            return as_torch_raises(error, batch.turn, self._num_workers)
         return None
 
     def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> Any:
@@ -296,7 +296,7 @@ class Receiver:
         try:
             batch.fail()
         except Exception as error:
-            return as_torch_raises(error, batch.number, self._num_workers)
+            return as_torch_raises(error, batch.turn, self._num_workers)
         raise AssertionError("Batch.fail() did not raise")
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Verifier:
         parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
         views = self._source.native_plan.views
         images = [image for part in parts for image in _samples_of(part, len(views))]
-        with drawing_from(virtual.of_batch(batch.number)) as held:
+        with drawing_from(virtual.of_batch(batch.turn)) as held:
             samples = [item.base_dataset.dataset[item.index] for item in batch.items]
         for item, image, sample in zip(batch.items, images, samples):
             wanted = image_of(item, sample)
@@ -132,9 +132,9 @@ class Verifier:
                         f"generators of torch's worker: {text}", item.position, "dataset"
                     )
             self._counters.verified_samples += 1
-        if streams_of(held.states) != virtual.native_streams(handle, batch.number):
+        if streams_of(held.states) != virtual.native_streams(handle, batch.turn):
             raise VerificationError(
-                f"batch {batch.number}: the dataset has drawn other random numbers than the native "
+                f"batch {batch.turn}: the dataset has drawn other random numbers than the native "
                 "code"
             )
 

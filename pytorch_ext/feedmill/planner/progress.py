@@ -98,7 +98,13 @@ class Progress:
         was_used: an iterator of torch's takes its indices from here.
         records: the iterator over ``sampler`` calls note(), as torch's own iterators don't.
         is_finished: the epoch has ended.
+        workers: with rng="torch", the saved generators of torch's workers with which the iterator
+            begins; None: those of new workers.
+        virtual: with rng="torch", the generators of torch's workers; None: the epoch has none.
     """
+
+    workers: Any = None
+    virtual: Any = None
 
     def __init__(
         self,

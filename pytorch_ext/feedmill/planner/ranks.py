@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from feedmill.planner.orders import innermost
 from feedmill.planner.sampling import is_accelerates_shard
 from feedmill.planner.untouched import is_original
 
@@ -167,6 +168,14 @@ def n_ranks_of(index_sampler: Any) -> int | None:
     if n_ranks is None and type(index_sampler) is BatchSampler:
         return 1
     return n_ranks if type(n_ranks) is int else None
+
+
+def rank_of(index_sampler: Any) -> int | None:
+    """The number of this rank, from 0; None: the sampler has no such number."""
+    if is_accelerates_shard(index_sampler):
+        return int(index_sampler.process_index)
+    rank = getattr(innermost(index_sampler), "rank", None)
+    return rank if type(rank) is int else None
 
 
 def dealt_batches(index_sampler: Any) -> BatchSampler | None:
