@@ -358,18 +358,34 @@ def test_an_early_break_before_a_damaged_file(damaged):
           batch_size=2)
 
 
-def test_an_error_of_a_transform_ends_the_stream(mixed):
-    """After it, it is not known what torch's worker would draw: an error, not other numbers."""
+@pytest.mark.parametrize("options", [
+    {"num_workers": 1}, {"num_workers": 3, "batch_size": 3},
+    {"num_workers": 2, "collate_fn": mix_up},
+    {"num_workers": 2, "persistent_workers": True, "epochs": 2},
+], ids=["one", "three", "collate_fn", "persistent"])
+def test_errors_of_a_transform(mixed, options):
+    """How far the worker had drawn before the error is found out by the dataset."""
     transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
-    loader = feedmill.DataLoader(ImageFolder(mixed, transform), num_workers=1, rng="torch",
-                                 native="require")
+    wanted = check(ImageFolder(mixed, transform), **options)
+    n_errors = sum(isinstance(one, tuple) for one in wanted)
+    assert 2 <= n_errors < len(wanted)
+
+
+def test_an_error_that_is_not_repeated_ends_the_stream(mixed, monkeypatch):
+    """It is then not known what torch's worker would draw: an error, not other numbers."""
+    transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
+    dataset = ImageFolder(mixed, transform)
+    loader = feedmill.DataLoader(dataset, num_workers=1, rng="torch", native="require")
     iterator = iter(loader)
+    monkeypatch.setattr(dataset, "transform", v1.ToTensor())
     with pytest.raises(ValueError, match="crop size"):
         for _ in iterator:
             pass
     for _ in range(2):
         with pytest.raises(RuntimeError, match="it is not known which random numbers"):
             next(iterator)
+    with pytest.warns(UserWarning, match="it is not known which random numbers"):
+        assert loader.state_dict()["position"] is None
 
 
 def random_options(random):

@@ -46,7 +46,7 @@ def draws_as_torch(loader: Any, support: Support) -> bool:
     """Whether the native path draws the random numbers of torch's DataLoader."""
     plan = support.source.plan if support.source is not None else None
     is_native = support.path == "native" and bool(getattr(plan, "is_random", False))
-    return is_native and loader._feedmill_options().rng == "torch"
+    return is_native and loader._feedmill_draws_as_torch()
 
 
 def draws_as_workers(loader: Any, support: Support) -> bool:

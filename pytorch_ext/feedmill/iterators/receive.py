@@ -18,7 +18,8 @@ from feedmill.engine.devices import Stage
 from feedmill.engine.tensors import tensors_of
 from feedmill.iterators.bad_samples import BadSamplePolicy
 from feedmill.iterators.batches import Batch, labels_of, submit_items
-from feedmill.iterators.generator_states import VirtualWorkers
+from feedmill.iterators.generator_states import VirtualWorkers, streams_of
+from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
     as_pixels,
     draws_from,
@@ -180,7 +181,8 @@ class Receiver:
                     return tensors_of(payload, n, self.config, self.handle)
                 if outcome != native.FALLBACK:
                     if self._virtual is not None:
-                        self._fail(payload or "a sample failed")
+                        self._virtual.lost = payload or "a sample failed"
+                        self.failed_streams = b""
                     if batch.error is None:
                         error = RuntimeError(payload)
                         batch.error = as_torch_raises(error, batch.turn, self._num_workers)
@@ -189,20 +191,26 @@ class Receiver:
             if batch.error is None:
                 batch.error = self._finish_sample(batch)
             if batch.error is not None and self._virtual is not None:
-                self._fail("a transform raised an error" if self._drew else "")
+                self.failed_streams = (
+                    self._streams_behind_error(self._virtual, batch) if self._drew
+                    else self.handle.fallback_streams()
+                )
                 return None
             self._pending_fallback = False
             self.handle.fallback_done(batch.error is None)
 
-    def _fail(self, lost: str) -> None:
-        """With ``virtual``: a sample can't be made.
-
-        Args:
-            lost: why it is not known what torch's worker has drawn for it; "": nothing.
+    def _streams_behind_error(self, virtual: VirtualWorkers, batch: Batch) -> bytes:
+        """The generators of the batch's worker after a transform raised an error. How far it had
+        drawn is found out by the dataset, which makes the batch's samples as torch's worker does.
         """
-        assert self._virtual is not None
-        self._virtual.lost = lost
-        self.failed_streams = b"" if lost else self.handle.fallback_streams()
+        with drawing_from(virtual.of_batch(batch.turn)) as held:
+            try:
+                for item in batch.items:
+                    item.base_dataset.dataset[item.index]
+                virtual.lost = "a transform raised an error only once"
+            except Exception:  # torch's worker raises it as well
+                pass
+        return b"" if virtual.lost else streams_of(held.states)
 
     def _take_from_stage(self, batch: Batch, n: int) -> torch.Tensor:
         """The images that the native loader has copied to the device, as bytes. Their targets are
