@@ -427,10 +427,7 @@ def test_other_workers_are_refused(mixed, change, text):
     with pytest.raises(ValueError, match=f"other random numbers: the epoch ran with {text}"):
         loader.load_state_dict(state)
     loader.load_state_dict(state, strict=False)
-    if loader.num_workers:
-        with pytest.warns(UserWarning, match=f"draws other random numbers .* {text}"):
-            iterator = iter(loader)
-    else:
+    with pytest.warns(UserWarning, match=f"draws other random numbers .* {text}"):
         iterator = iter(loader)
     assert len(collected(iterator)) > 0
 
@@ -472,6 +469,20 @@ def test_other_paths_and_random_numbers_are_refused(mixed):
     other = feedmill.DataLoader(dataset, rng="torch", **options)
     with pytest.raises(ValueError, match="would go on with rng='torch'"):
         other.load_state_dict(loader.state_dict())
+    other.load_state_dict(loader.state_dict(), strict=False)
+    with pytest.warns(UserWarning, match="the state holds no generators of torch's workers"):
+        assert len([*other]) == len(loader) - 1
+
+
+def test_from_torchs_path_the_order_goes_on(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    options = {"batch_size": 4, "num_workers": 2, "rng": "torch"}
+    loader = feedmill.DataLoader(dataset, native="off", **options)
+    next(iter(loader))
+    other = feedmill.DataLoader(dataset, native="require", **options)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match="the state holds no generators of torch's workers"):
+        assert len([*other]) == len(loader) - 1
 
 
 def damaged_states(state):

@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler, IterableDataset
 
 from feedmill._dispatch import torch_workers
 from feedmill._dispatch.options import is_int
-from feedmill._dispatch.torch_workers import draws_as_torch, draws_as_workers, refusal_of
+from feedmill._dispatch.torch_workers import draws_as_torch, refusal_of
 from feedmill.planner.epochs import sampler_epoch, samplers_of
 from feedmill.planner.orders import (
     decoded,
@@ -461,9 +461,8 @@ def _set_workers(
     """Makes an epoch begin with the generators of a state's workers, if it has any."""
     is_resumed = progress.is_resumed
     progress.workers = torch_workers.workers_to_go_on(loader, support, loaded, is_resumed)
-    if progress.workers is None and is_resumed and draws_as_workers(loader, support):
-        why = torch_workers.mismatch(loader, support, loaded)
-        why = why or "the state holds no generators of torch's workers"
+    why = torch_workers.mismatch(loader, support, loaded)
+    if is_resumed and why:
         _warn(f"the rest of the epoch draws other random numbers than an unbroken run: {why}")
 
 

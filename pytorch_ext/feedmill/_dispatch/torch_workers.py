@@ -156,6 +156,8 @@ def mismatch(loader: Any, support: Support, loaded: dict[str, Any]) -> str:
             return ""
     elif not is_inside and (saved is None or not loader.persistent_workers):
         return ""
+    if saved is None and loaded.get("rng") != "torch":
+        return "the state holds no generators of torch's workers"
     now = _settings(loader)
     then = {"num_workers": 0} if saved is None else saved
     for name in _SETTINGS if saved is not None else _SETTINGS[:1]:
