@@ -145,7 +145,7 @@ typedef enum fm_comparison {
     FM_GREATER_OR_EQUAL = 4
 } fm_comparison;
 
-#define FM_N_OP_VALUES 40
+#define FM_N_OP_VALUES 68
 #define FM_N_DRAW_VALUES 16
 #define FM_MAX_ERASED 8 /* boxes of a RANDOM_ERASING */
 
@@ -188,7 +188,8 @@ typedef enum fm_comparison {
  *     RANDOM_APPLY           1 with fm_streams, an fm_comparison: applied if values[3] + values[4]
  *                            random.random() compares so to values[2], which has probability p; 0:
  *                            it draws as torchvision's
- *     RANDOM_CHOICE          0-15 cumulative probabilities of the children
+ *     RANDOM_CHOICE          0-15 cumulative probabilities of the children; 16-31 their
+ *                            probabilities, for is_v2 with fm_streams
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
@@ -203,8 +204,11 @@ typedef enum fm_comparison {
  *                            same in pixels, 0 to 65,535; 7 above 0: geometric operations use
  *                            `filter` or fm_filter values[7] - 1 at random; 8-10 fill; 11 nonzero:
  *                            no operation is chosen twice; 12-38 weight of each operation, by
- *                            fm_timm_augmentation
- *     TIMM_AUTO_AUGMENT      0 policy: 0 v0, 1 v0r, 2 original, 3 originalr, 4 3a; 3-10 as above
+ *                            fm_timm_augmentation; for fm_streams: 39 number of filters of which
+ *                            random.choice() chooses, 0: none is drawn; 40 number of operations
+ *                            of which numpy.random.choice() chooses, at most 27; 41-67 these
+ *     TIMM_AUTO_AUGMENT      0 policy: 0 v0, 1 v0r, 2 original, 3 originalr, 4 3a; 3-10, 39 as
+ *                            above
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
  * n_children are direct children and the others are contained in those. A contained op must not
@@ -1002,8 +1006,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_CHOICE of v2, TIMM_*, and RANDOM_ERASING with random numbers draw other numbers than the
- * original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ * RANDOM_ERASING with random numbers draws other numbers than the original code. FM_ERR_ARGUMENT,
+ * LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,

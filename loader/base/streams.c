@@ -53,6 +53,25 @@ void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order) {
         swap(&order[i], &order[i + (int32_t)fm_torch_randint(generator, (uint32_t)(n - i))]);
 }
 
+/* torch.empty(1, dtype=torch.float32).exponential_(): computed in double, and then rounded. */
+static float torch_exponential(fm_mt19937 *generator) {
+    const uint64_t upper = fm_mt19937_u32(generator), lower = fm_mt19937_u32(generator);
+    const double share = (double)((upper << 32 | lower) & 0x1FFFFFFFFFFFFFu) * 0x1p-53;
+    return (float)-log1p(-share);
+}
+
+int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities, int32_t n) {
+    float most = -1;
+    int32_t chosen = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const float number = (float)probabilities[i] / torch_exponential(generator);
+        if (!(number > most)) continue;
+        most = number;
+        chosen = i;
+    }
+    return chosen;
+}
+
 /* ---- Python ---------------------------------------------------------------------------------- */
 
 double fm_python_random(fm_mt19937 *generator) {
@@ -77,4 +96,31 @@ void fm_python_shuffle(fm_mt19937 *generator, int32_t n, double *order) {
     for (int32_t i = 0; i < n; i++) order[i] = i;
     for (int32_t i = n - 1; i > 0; i--)
         swap(&order[i], &order[fm_python_below(generator, (uint32_t)i + 1)]);
+}
+
+double fm_python_gauss(fm_streams *streams, double mean, double deviation) {
+    double normal = streams->python_normal;
+    if (!streams->has_python_normal) {
+        const double angle = fm_python_random(&streams->python) * (2 * M_PI);
+        const double radius = sqrt(-2.0 * log(1.0 - fm_python_random(&streams->python)));
+        normal = cos(angle) * radius;
+        streams->python_normal = sin(angle) * radius;
+    } else {
+        streams->python_normal = 0;
+    }
+    streams->has_python_normal = !streams->has_python_normal;
+    return mean + normal * deviation;
+}
+
+/* ---- NumPy ----------------------------------------------------------------------------------- */
+
+double fm_numpy_rand(fm_mt19937 *generator) { return fm_python_random(generator); }
+
+uint32_t fm_numpy_below(fm_mt19937 *generator, uint32_t n) {
+    if (n == 1) return 0;
+    const uint32_t mask = 0xFFFFFFFFu >> __builtin_clz(n - 1);
+    uint32_t number;
+    do number = fm_mt19937_u32(generator) & mask;
+    while (number >= n);
+    return number;
 }

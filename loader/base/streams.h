@@ -30,6 +30,10 @@ uint32_t fm_torch_randint(fm_mt19937 *generator, uint32_t n);
 /* torch.randperm(n), for 1 <= n < 2^28. */
 void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order);
 
+/* torch.multinomial() of one number, with these float32 probabilities, of which one at least is
+ * above 0: 1 <= n. */
+int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities, int32_t n);
+
 /* random.random(): a multiple of 2^-53 in [0, 1). */
 double fm_python_random(fm_mt19937 *generator);
 
@@ -42,5 +46,14 @@ uint32_t fm_python_below(fm_mt19937 *generator, uint32_t n);
 
 /* random.shuffle() of the numbers 0 .. n-1. */
 void fm_python_shuffle(fm_mt19937 *generator, int32_t n, double *order);
+
+/* random.gauss(mean, deviation) */
+double fm_python_gauss(fm_streams *streams, double mean, double deviation);
+
+/* numpy.random.rand(): a multiple of 2^-53 in [0, 1). */
+double fm_numpy_rand(fm_mt19937 *generator);
+
+/* numpy.random.randint(n), for n >= 1. */
+uint32_t fm_numpy_below(fm_mt19937 *generator, uint32_t n);
 
 #endif

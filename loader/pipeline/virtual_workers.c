@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "pipeline/virtual_workers.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,10 @@
 /* ---- epochs ---------------------------------------------------------------------------------- */
 
 static bool is_valid(const fm_streams *streams) {
-    return streams->torch.next <= FM_MT19937_N && streams->python.next <= FM_MT19937_N;
+    return streams->torch.next <= FM_MT19937_N && streams->python.next <= FM_MT19937_N &&
+           streams->numpy.next <= FM_MT19937_N && streams->has_torch_normal <= 1 &&
+           streams->has_python_normal <= 1 && isfinite(streams->torch_normal) &&
+           isfinite(streams->python_normal);
 }
 
 int fm_virtual_workers_check(const fm_loader *loader, const fm_epoch *epoch, fm_error *error) {

@@ -41,15 +41,20 @@ static void draw_children_order(const fm_op *op, fm_rng *rng, fm_draw *draw) {
         draw_order(rng, op->n_children, draw->values);
 }
 
-/* RandomChoice; with streams, v1's random.choices(). */
+/* RandomChoice; with streams, v2's torch.multinomial(), or v1's random.choices(). */
 static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    draw->n_values = 1;
+    if (rng->key.streams && op->is_v2) {
+        draw->values[0] =
+            fm_torch_multinomial(&rng->key.streams->torch, op->values + 16, op->n_children);
+        return;
+    }
     const double share =
         rng->key.streams ? fm_python_random(&rng->key.streams->python) : (double)fm_rng_f32(rng);
     const double at = share * op->values[op->n_children - 1];
     int32_t child = 0;
     while (child < op->n_children - 1 && op->values[child] <= at) child++;
     draw->values[0] = child;
-    draw->n_values = 1;
 }
 
 /* ---- colors and affine transforms ------------------------------------------------------------ */

@@ -3,8 +3,17 @@
 
 #include "transform/numbers.h"
 
-/* Uniform in [0, 1). */
-static double share(fm_rng *rng) { return (double)fm_rng_u32(rng) * 0x1p-32; }
+/* Uniform in [0, 1); with streams random.random(). */
+static double share(fm_rng *rng) {
+    if (rng->key.streams) return fm_python_random(&rng->key.streams->python);
+    return (double)fm_rng_u32(rng) * 0x1p-32;
+}
+
+/* Uniform in 0 .. n-1; with streams, the number of what random.choice() chooses. */
+static uint32_t below(fm_rng *rng, uint32_t n) {
+    if (rng->key.streams) return fm_python_below(&rng->key.streams->python, n);
+    return fm_rng_below(rng, n);
+}
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
@@ -19,14 +28,33 @@ static bool is_signed(fm_timm_augmentation what) {
            what == FM_TIMM_SHARPNESS_INCREASING;
 }
 
+/* _randomly_negate() */
+static bool draw_sign(fm_rng *rng) {
+    return rng->key.streams ? share(rng) > 0.5 : fm_rng_below(rng, 2) != 0;
+}
+
+static double draw_normal(fm_rng *rng, double mean, double std) {
+    if (rng->key.streams) return fm_python_gauss(rng->key.streams, mean, std);
+    return mean + fm_normal(fm_rng_u32(rng)) * std;
+}
+
 /* AugmentOp's magnitude, within its bounds. */
 static double draw_level(const fm_op *op, fm_rng *rng, double magnitude) {
     const double std = op->values[3], most = op->values[4];
     if (std < 0)
         magnitude *= share(rng);
     else if (std > 0)
-        magnitude += fm_normal(fm_rng_u32(rng)) * std;
+        magnitude = draw_normal(rng, magnitude, std);
     return magnitude < 0 ? 0 : magnitude > most ? most : magnitude;
+}
+
+/* Whether a geometric operation uses the second filter. With streams a number is also drawn if the
+ * original lists the same filter twice, or one only. */
+static bool draw_filter(const fm_op *op, fm_rng *rng) {
+    const uint32_t n_listed = rng->key.streams     ? (uint32_t)op->values[FM_DRAWS_TIMM_FILTERS]
+                              : op->values[7] != 0 ? 2
+                                                   : 0;
+    return n_listed > 0 && below(rng, n_listed) == 1 && op->values[7] != 0;
 }
 
 /* The fm_filter of a geometric operation, or the radius of GaussianBlurRand. */
@@ -36,7 +64,7 @@ static double draw_detail(const fm_op *op, fm_rng *rng, fm_timm_augmentation wha
         return 0.1 + (2.0 * factor - 0.1) * share(rng);
     }
     if (!is_geometric(what)) return 0;
-    return op->values[7] != 0 && fm_rng_below(rng, 2) ? op->values[7] - 1 : op->filter;
+    return draw_filter(op, rng) ? op->values[7] - 1 : op->filter;
 }
 
 /* AugmentOp.__call__() */
@@ -46,7 +74,7 @@ static void draw_step(const fm_op *op, fm_rng *rng, fm_timm_augmentation what, d
     const double level = draw_level(op, rng, magnitude);
     double *const to = draw->values + draw->n_values;
     to[0] = what;
-    to[1] = is_signed(what) && fm_rng_below(rng, 2) ? -level : level;
+    to[1] = is_signed(what) && draw_sign(rng) ? -level : level;
     to[2] = draw_detail(op, rng, what, level);
     draw->n_values += 3;
 }
@@ -68,7 +96,55 @@ static int choose(const double weights[FM_N_TIMM_AUGMENTATIONS], fm_rng *rng) {
     return last;
 }
 
+/* numpy.ndarray.searchsorted(x, side="right") in the running sums of weights, whose last one is
+ * made 1. */
+static int search(const double *weights, int n, double x) {
+    double sums[FM_N_TIMM_AUGMENTATIONS], sum = 0;
+    for (int i = 0; i < n; i++) sums[i] = sum += weights[i];
+    int place = 0;
+    while (place < n - 1 && sums[place] / sum <= x) place++;
+    return place;
+}
+
+/* numpy.random.choice(n, n_chosen, replace=False, p=weights), which draws again for those that were
+ * chosen twice. Changes the weights. */
+static void choose_different(double *weights, int n, int n_chosen, fm_mt19937 *generator,
+                             int *chosen) {
+    for (int n_found = 0; n_found < n_chosen;) {
+        int places[FM_DRAWS_TIMM_MOST];
+        const int n_drawn = n_chosen - n_found;
+        for (int i = 0; i < n_drawn; i++) places[i] = search(weights, n, fm_numpy_rand(generator));
+        for (int i = 0; i < n_drawn; i++) {
+            if (weights[places[i]] <= 0) continue;
+            weights[places[i]] = 0;
+            chosen[n_found++] = places[i];
+        }
+    }
+}
+
+/* As timm chooses operations of its list. */
+static void draw_rand_augment_of_timm(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    const int n_listed = (int)op->values[FM_DRAWS_TIMM_N_LISTED], n = (int)op->values[0];
+    const double *const listed = op->values + FM_DRAWS_TIMM_LISTED;
+    fm_mt19937 *const numpy = &rng->key.streams->numpy;
+    int chosen[FM_DRAWS_TIMM_MOST];
+    double weights[FM_N_TIMM_AUGMENTATIONS];
+    for (int i = 0; i < n_listed; i++)
+        weights[i] = op->values[FM_DRAWS_TIMM_WEIGHTS + (int)listed[i]];
+    if (op->values[11] != 0)
+        choose_different(weights, n_listed, n, numpy, chosen);
+    else
+        for (int i = 0; i < n; i++) chosen[i] = (int)fm_numpy_below(numpy, (uint32_t)n_listed);
+    for (int i = 0; i < n; i++)
+        draw_step(op, rng, (fm_timm_augmentation)listed[chosen[i]], op->values[1], op->values[2],
+                  draw);
+}
+
 static void draw_rand_augment(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    if (rng->key.streams && op->values[FM_DRAWS_TIMM_N_LISTED] != 0) {
+        draw_rand_augment_of_timm(op, rng, draw);
+        return;
+    }
     double weights[FM_N_TIMM_AUGMENTATIONS];
     for (int i = 0; i < FM_N_TIMM_AUGMENTATIONS; i++)
         weights[i] = op->values[FM_DRAWS_TIMM_WEIGHTS + i];
@@ -134,11 +210,11 @@ static const fm_timm_augmentation POSTERIZE[4] = {FM_TIMM_POSTERIZE, FM_TIMM_POS
 static void draw_auto_augment(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     const int policy = (int)op->values[0];
     if (policy == FM_DRAWS_TIMM_POLICIES - 1) {
-        const policy_step *const step = &THREE[fm_rng_below(rng, 3)];
+        const policy_step *const step = &THREE[below(rng, 3)];
         draw_step(op, rng, (fm_timm_augmentation)step->what, step->p, step->magnitude, draw);
         return;
     }
-    const policy_step *const steps = POLICIES[policy / 2][fm_rng_below(rng, 25)];
+    const policy_step *const steps = POLICIES[policy / 2][below(rng, 25)];
     for (int i = 0; i < 2; i++) {
         const fm_timm_augmentation what = (fm_timm_augmentation)steps[i].what;
         draw_step(op, rng, what == FM_TIMM_POSTERIZE ? POSTERIZE[policy] : what, steps[i].p,

@@ -1,5 +1,5 @@
-/* Sampling the parameters of timm's automatic augmentations, as timm does, but from the generator
- * of base/rng.h. Pure functions, for any thread. */
+/* Sampling the parameters of timm's automatic augmentations, as timm does, from the generator of
+ * base/rng.h or from Python's and NumPy's. Pure functions, for any thread. */
 #ifndef FM_TRANSFORM_DRAWS_TIMM_H
 #define FM_TRANSFORM_DRAWS_TIMM_H
 
@@ -10,6 +10,9 @@
 
 /* fm_op.values[12]: the first weight; the most operations that one op applies; the policies. */
 enum { FM_DRAWS_TIMM_WEIGHTS = 12, FM_DRAWS_TIMM_MOST = 5, FM_DRAWS_TIMM_POLICIES = 5 };
+
+/* fm_op.values[]: number of filters, number of listed operations, and the first of these. */
+enum { FM_DRAWS_TIMM_FILTERS = 39, FM_DRAWS_TIMM_N_LISTED = 40, FM_DRAWS_TIMM_LISTED = 41 };
 
 static inline bool fm_draws_is_timm(const fm_op *op) {
     return op->kind == FM_OP_TIMM_RAND_AUGMENT || op->kind == FM_OP_TIMM_AUTO_AUGMENT;

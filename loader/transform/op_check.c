@@ -250,6 +250,33 @@ static int check_auto_augment(size_t number, const fm_op *op, fm_error *error) {
     return status;
 }
 
+/* The list of which numpy.random.choice() chooses: if there is one, and no operation is chosen
+ * twice, all that have a weight are listed once. */
+static int check_listed(size_t number, const fm_op *op, fm_error *error) {
+    const double *const listed = op->values + FM_DRAWS_TIMM_LISTED;
+    int status = check_values(number, op, FM_DRAWS_TIMM_N_LISTED, 1, 0, FM_N_TIMM_AUGMENTATIONS,
+                              true, error);
+    if (!status)
+        status = check_values(number, op, FM_DRAWS_TIMM_LISTED, FM_N_TIMM_AUGMENTATIONS, 0,
+                              FM_N_TIMM_AUGMENTATIONS - 1, true, error);
+    if (status) return status;
+    uint32_t seen = 0, with_weight = 0;
+    for (int i = 0; i < (int)op->values[FM_DRAWS_TIMM_N_LISTED]; i++) {
+        if (op->values[11] != 0 && seen >> (int)listed[i] & 1)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "op %zu (%s): operation %g is listed twice, and none may be chosen "
+                                "twice",
+                                number, fm_op_kind_name(op->kind), listed[i]);
+        seen |= 1u << (int)listed[i];
+    }
+    for (uint32_t i = 0; i < FM_N_TIMM_AUGMENTATIONS; i++)
+        if (op->values[FM_DRAWS_TIMM_WEIGHTS + i] > 0) with_weight |= 1u << i;
+    if (!seen || (seen & with_weight) == with_weight) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): an operation that has a weight is not listed", number,
+                        fm_op_kind_name(op->kind));
+}
+
 /* What RandAugment has beside the parameters of both. */
 static int check_timm_rand_augment(size_t number, const fm_op *op, fm_error *error) {
     const double *const weights = op->values + FM_DRAWS_TIMM_WEIGHTS;
@@ -262,6 +289,8 @@ static int check_timm_rand_augment(size_t number, const fm_op *op, fm_error *err
                               MAX_NUMBER, false, error);
     if (status) return status;
     for (int i = 0; i < FM_N_TIMM_AUGMENTATIONS; i++) n_weights += weights[i] > 0;
+    status = check_listed(number, op, error);
+    if (status) return status;
     const int32_t least = op->values[11] != 0 ? (int32_t)op->values[0] : 1;
     if (n_weights >= least) return FM_OK;
     return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -276,6 +305,7 @@ static int check_timm_augment(size_t number, const fm_op *op, fm_error *error) {
     if (!status) status = check_values(number, op, 5, 1, 0, 10, false, error);
     if (!status) status = check_values(number, op, 6, 1, 0, FM_MAX_SIDE, false, error);
     if (!status) status = check_values(number, op, 7, 1, 0, FM_FILTER_NEAREST + 1, true, error);
+    if (!status) status = check_values(number, op, FM_DRAWS_TIMM_FILTERS, 1, 0, 2, true, error);
     if (!status) status = check_fill(number, op, 8, error);
     if (!status && op->values[7] != 0) {
         fm_op second = *op;
@@ -393,7 +423,7 @@ static int check_choice(size_t number, const fm_op *op, fm_error *error) {
                                 number, (int)i, sum);
         before = sum;
     }
-    return FM_OK;
+    return check_values(number, op, 16, 16, 0, MAX_NUMBER, false, error);
 }
 
 int fm_op_check(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {

@@ -38,10 +38,10 @@ size_t n_ops_of(const LoaderState &state, unsigned int view) {
     return view && view <= views.size() ? views[view - 1].ops.size() : state.config.ops.size();
 }
 
-// Copies the state of a generator, an fm_mt19937. False: a Python exception is set.
-bool generator_from(const char *bytes, Py_ssize_t n_bytes, fm_mt19937 *out) {
+// Copies states of generators. False: a Python exception is set.
+bool streams_from(const char *bytes, Py_ssize_t n_bytes, fm_streams *out) {
     if (n_bytes != Py_ssize_t(sizeof(*out))) {
-        PyErr_Format(PyExc_ValueError, "a generator's state has %zd bytes; it must have %zu",
+        PyErr_Format(PyExc_ValueError, "the state of generators has %zd bytes; it must have %zu",
                      n_bytes, sizeof(*out));
         return false;
     }
@@ -79,16 +79,14 @@ PyObject *loader_draws(PyObject *self, PyObject *args) {
 
 PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
-    const char *torch, *python;
-    Py_ssize_t n_torch, n_python;
+    const char *bytes;
+    Py_ssize_t n_bytes;
     unsigned int view = 0;
     int width, height;
     fm_streams streams;
     if (!check_open(*state) ||
-        !PyArg_ParseTuple(args, "y#y#ii|I", &torch, &n_torch, &python, &n_python, &width, &height,
-                          &view) ||
-        !generator_from(torch, n_torch, &streams.torch) ||
-        !generator_from(python, n_python, &streams.python) ||
+        !PyArg_ParseTuple(args, "y#ii|I", &bytes, &n_bytes, &width, &height, &view) ||
+        !streams_from(bytes, n_bytes, &streams) ||
         !check_open(*state)) // an argument's __index__() may have closed it
         return nullptr;
     const size_t n_ops = n_ops_of(*state, view);
@@ -99,8 +97,7 @@ PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
     if (status) return raise_error(state, error);
     const Ref list = list_from(draws, n_ops);
     if (!list) return nullptr;
-    return Py_BuildValue("Oy#y#", list.get(), &streams.torch, Py_ssize_t(sizeof(fm_mt19937)),
-                         &streams.python, Py_ssize_t(sizeof(fm_mt19937)));
+    return Py_BuildValue("Oy#", list.get(), &streams, Py_ssize_t(sizeof(streams)));
 }
 
 PyObject *loader_fallback_draws(PyObject *self, PyObject *args) {

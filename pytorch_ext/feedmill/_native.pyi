@@ -398,10 +398,10 @@ class Loader:
     ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
         """Per op: (kind, top, left, height, width, flip, values); see fm_draw."""
     def draws_torch(
-        self, torch: bytes, python: bytes, width: int, height: int, view: int = 0
-    ) -> tuple[list[tuple[int, int, int, int, int, bool, tuple[float, ...]]], bytes, bytes]:
-        """The same, drawn as torchvision's transforms draw from torch's and Python's generators,
-        and the states of these afterwards. A state is an fm_mt19937 (feedmill/streams.h)."""
+        self, streams: bytes, width: int, height: int, view: int = 0
+    ) -> tuple[list[tuple[int, int, int, int, int, bool, tuple[float, ...]]], bytes]:
+        """The same, drawn as the original transforms draw from the generators of torch, Python and
+        NumPy, and the states of these afterwards, as an fm_streams (feedmill/streams.h)."""
     def stats(self) -> dict[str, Any]:
         """All fields of fm_stats (feedmill/stats.h), with reader and reader_reason as str, and the
         wait attribution (blame) as wait_<name>."""

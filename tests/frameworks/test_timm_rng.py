@@ -1,25 +1,35 @@
-"""rng="torch" with timm's transforms, which draw from Python's ``random``: the draws, and whole
-batches, equal those of timm's own code in torch's DataLoader."""
+"""rng="torch" with timm's transforms, which draw from Python's ``random`` and from NumPy: the draws,
+and whole batches, equal those of timm's own code in torch's DataLoader."""
 
+import random
 import sys
 
 import feedmill
 import frameworks
+import numpy as np
 import pytest
+import torch
 
 frameworks.need("timm")
 
 import timm.data  # noqa: E402
 import timm.data.random_erasing  # noqa: E402
 import timm.data.transforms  # noqa: E402
+from PIL import Image  # noqa: E402
 from test_rng_torch import check as check_loader  # noqa: E402
 from test_rng_torch import few_cpus, mixed  # noqa: E402, F401  fixtures
+from test_timm_augment import automatic  # noqa: E402
+from test_timm_versions import automatic as automatic_of_version  # noqa: E402
 from test_timm_versions import version  # noqa: E402, F401  a fixture
-from test_torch_draws import check as check_draws  # noqa: E402
+from test_torch_draws import check as check_drawn  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 
 TAIL = v1.ToTensor()
+
+
+def check_draws(transform, n_rounds=100):
+    check_drawn(transform, n_rounds, frameworks.ZERO_BITS)
 
 
 def kind_of(module, name):
@@ -84,7 +94,69 @@ def test_draws_of_erasing(options):
     check_draws(v1.Compose([crop(), TAIL, erasing(0.7, **options)]))
 
 
+AUGMENTS = [
+    "rand", "rand-m0-inc1", "rand-m3-n1-p1.0", "rand-m7-n5-mstd1", "rand-m9-mstd101-inc1",
+    "rand-m9-mstd0.5-inc1", "rand-m14", "rand-m9-n4-p0.9-tweights-inc1", "rand-m8-mstd1-n3-t3aw",
+    "rand-m7-n5-tweights-mstd0.3", "3a", "rand-m10-mstd101-t3a-p1", "original", "originalr",
+    "originalr-mstd3", "v0", "v0r-mstd0.5", "3a-mstd0.5", "rand-m9-n0", "rand-m5-p0.0",
+    "rand-m9-n0-tweights",
+]
+
+
+def sized(*steps):
+    return v1.Compose([v1.Resize((20, 24)), *steps, v1.RandomHorizontalFlip(), TAIL])
+
+
+@pytest.mark.parametrize("config", AUGMENTS)
+@pytest.mark.parametrize("filters", [None, Image.Resampling.NEAREST])
+def test_draws_of_automatic_augmentations(config, filters):
+    hparams = {} if filters is None else {"interpolation": filters}
+    check_draws(sized(automatic(config, **hparams)), 150)
+
+
+@pytest.mark.parametrize("filters", [
+    (Image.Resampling.BICUBIC,), [Image.Resampling.BILINEAR] * 2,
+    [Image.Resampling.BICUBIC, Image.Resampling.BILINEAR],
+], ids=len)
+def test_lists_of_filters_draw_even_if_they_have_one(filters):
+    check_draws(sized(automatic("rand-m9-p1-mstd0.5", interpolation=filters)))
+    check_draws(sized(automatic("v0", interpolation=filters)))
+
+
+def test_several_augmentations_share_the_number_that_gauss_keeps():
+    check_draws(sized(automatic("rand-m9-mstd0.5-n1"), automatic("v0-mstd1"),
+                      automatic("rand-m9-mstd0.5-n3-p0.6")), 200)
+
+
+def test_operations_with_any_weights():
+    generator = np.random.default_rng(3)
+    for n in (1, 2, 5):
+        one = automatic(f"rand-m6-n{n}-p1")
+        weights = generator.random(len(one.ops)) ** 6
+        weights[3:5] = 0
+        one.choice_weights = weights / weights.sum()
+        check_draws(sized(one), 200)
+
+
+def test_operations_that_are_listed_twice():
+    one = automatic("rand-m6-n3")
+    one.ops = one.ops[:5] + one.ops[2:9]
+    check_draws(sized(one), 200)
+
+
+@pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "rand-m9-mstd0.5-tweights", "original"])
+def test_automatic_augmentations_of_older_versions(version, config):  # noqa: F811
+    check_draws(sized(automatic_of_version(config)))
+
+
 PIPELINES = {
+    "rand augment": lambda: [crop(), v1.RandomHorizontalFlip(), automatic("rand-m9-mstd0.5-mmax9-inc1"),
+                             TAIL, erasing(0.5)],
+    "weights": lambda: [crop(), automatic("rand-m9-mstd0.5-mmax9-n3-tweights"), TAIL],
+    "auto augment": lambda: [crop(interpolation="random"), automatic("original"), TAIL],
+    "three": lambda: [crop(), automatic("rand-m5-mstd0.5"), automatic("original"),
+                      automatic("rand-m6-n1-mstd0.3-mmax8"), TAIL],
+    "3a": lambda: [crop(), automatic("3a"), v1.ColorJitter(0.3), TAIL],
     "crop": lambda: [crop(interpolation="random"), v1.RandomHorizontalFlip(),
                      v1.ColorJitter(0.4, 0.4, 0.4), TAIL],
     "erasing": lambda: [crop(), v1.RandomApply([v1.RandomInvert()], 0.4), TAIL,
@@ -96,7 +168,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize("n_workers", [1, 3])
+@pytest.mark.parametrize("n_workers", [0, 1, 3])
 def test_loaders(mixed, name, n_workers):  # noqa: F811
     check_loader(ImageFolder(mixed, v1.Compose(PIPELINES[name]())), num_workers=n_workers,
                  epochs=3, persistent_workers=n_workers == 1)
@@ -115,10 +187,41 @@ def test_timms_own_transforms(mixed, transform):  # noqa: F811
     check_loader(ImageFolder(mixed, transform), num_workers=2)
 
 
+def mix_up_by_numpy(samples):
+    """Draws from all three generators, numbers that these keep included."""
+    images, labels = torch.utils.data.default_collate(samples)
+    share = np.random.beta(0.8, 0.8) + random.gauss(0, 0.1) + np.random.randn()
+    return images * share + images.flip(0) * torch.randn(1), labels
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_collate_fn_that_draws(mixed, n_workers):  # noqa: F811
+    check_loader(ImageFolder(mixed, v1.Compose(PIPELINES["rand augment"]())), epochs=2,
+                 num_workers=n_workers, collate_fn=mix_up_by_numpy)
+
+
+def test_another_bit_generator_of_numpy(mixed):  # noqa: F811
+    dataset = ImageFolder(mixed, v1.Compose(PIPELINES["rand augment"]()))
+    loader = feedmill.DataLoader(dataset, rng="torch")
+    assert loader.explain().startswith("native path")
+    kept = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        assert "RandAugment with NumPy's bit generator PCG64" in loader.explain()
+    finally:
+        np.random.set_bit_generator(kept)
+
+
+def test_too_many_operations(mixed):  # noqa: F811
+    one = automatic("rand-m6-n3")
+    one.ops = one.ops * 2
+    text = feedmill.DataLoader(ImageFolder(mixed, sized(one)), rng="torch").explain()
+    assert text.startswith("torch's own path") and "of more than 27 operations" in text
+
+
 @pytest.mark.parametrize("more", [
     [v1.ToTensor(), erasing(0.5, mode="pixel")],
-    [timm.data.auto_augment.rand_augment_transform("rand-m9-mstd0.5-inc1", {}), v1.ToTensor()],
-], ids=["noise", "rand augment"])
+], ids=["noise"])
 def test_others_take_torchs_path(mixed, more):  # noqa: F811
     dataset = ImageFolder(mixed, v1.Compose([crop(), *more]))
     text = feedmill.DataLoader(dataset, num_workers=2, rng="torch").explain()

@@ -82,12 +82,12 @@ static fm_loader *open_loader(uint32_t n_threads) {
 }
 
 static fm_streams seeded(uint32_t seed) {
-    fm_streams streams;
-    fm_mt19937 *const both[2] = {&streams.torch, &streams.python};
-    for (int k = 0; k < 2; k++) {
+    fm_streams streams = {0};
+    fm_mt19937 *const all[3] = {&streams.torch, &streams.python, &streams.numpy};
+    for (int k = 0; k < 3; k++) {
         for (int i = 0; i < FM_MT19937_N; i++)
-            both[k]->words[i] = seed = seed * 1664525u + 1013904223u;
-        both[k]->next = 600;
+            all[k]->words[i] = seed = seed * 1664525u + 1013904223u;
+        all[k]->next = 600;
     }
     return streams;
 }

@@ -34,6 +34,20 @@ from torch.utils.data import (
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+try:
+    from timm.data import auto_augment
+except ImportError:
+    auto_augment = None
+
+
+def of_timm(config):
+    """timm's RandAugment or AutoAugment; without timm, another transform."""
+    if auto_augment is None:
+        return v1.RandomHorizontalFlip()
+    kind = "rand" if config.startswith("rand") else "auto"
+    return getattr(auto_augment, f"{kind}_augment_transform")(config, {"translate_const": 14})
+
+
 # ---- transforms, as Python expressions; T is v1 or v2 --------------------------------------------
 
 OF_IMAGES = [
@@ -49,12 +63,15 @@ OF_IMAGES = [
     "T.RandAugment()", "T.RandAugment({n}, 7)", "T.TrivialAugmentWide()", "T.AutoAugment()",
     "T.AutoAugment(v1.AutoAugmentPolicy.CIFAR10)", "T.AutoAugment(v1.AutoAugmentPolicy.SVHN)",
     "DinoBlur({p})", "DinoSolarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
-    "blur_by_difference", "twice",
+    "blur_by_difference", "twice", "of_timm('rand-m9-mstd0.5-mmax9-inc1-n{n}')",
+    "of_timm('rand-m5-mstd0.3-p{p}')", "of_timm('rand-m9-mstd101-inc1-mmax9-n{n}-p{p}')",
+    "of_timm('rand-m9-mstd0.3-mmax9-n{n}-tweights')", "of_timm('original')", "of_timm('originalr')",
+    "of_timm('3a')",
 ]
 # Those whose draws the native code does not make, most likely: torch's path.
 RARE = [
     "T.GaussianBlur(3)", "T.RandomPerspective(0.3, {p})", "T.AugMix()", "by_numpy",
-    "blur_drawn_before", "v2.RandomChoice([v2.RandomInvert(), v2.RandomRotation(9)])",
+    "blur_drawn_before",
 ]
 # Of these each pipeline has one; afterwards all images are of one size.
 SIZED = [
@@ -88,7 +105,7 @@ def transform_text(choose):
             steps = ", ".join(step(depth + 1) for _ in range(choose.choice((1, 2, 3))))
             return choose.choice((
                 f"T.RandomApply([{steps}], {filled('{p}')})", f"T.RandomOrder([{steps}])",
-                f"v1.RandomChoice([{steps}])", f"T.Compose([{steps}])",
+                f"T.RandomChoice([{steps}])", f"T.Compose([{steps}])",
             ))
         return filled(choose.choice(RARE if kind > 0.95 else OF_IMAGES))
 
@@ -161,7 +178,7 @@ class Script:
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
-                 "blur_drawn_before": blur_drawn_before}
+                 "blur_drawn_before": blur_drawn_before, "of_timm": of_timm}
         return eval(self.transform, scope)
 
     def loader_options(self):

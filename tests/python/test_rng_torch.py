@@ -8,7 +8,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from feedmill.iterators import generator_states
+from feedmill.iterators import generator_states, global_generators
 from helpers import cifar_in_memory, pixels, save_jpeg
 from PIL import Image
 from torch.utils.data import DataLoader, DistributedSampler
@@ -57,6 +57,7 @@ def batches_of(kind, dataset, epochs=2, seed=11, set_epochs=False, n_most=None, 
         n = 0
         while n_most is None or n < n_most:
             n += 1
+            assert n < 1000, found[-1]  # an error that each next() raises
             try:
                 found.append(next(iterator))
             except StopIteration:
@@ -133,13 +134,11 @@ PIPELINES = {
 ONCE = {
     "choice": v1.Compose([v1.RandomChoice([v1.ColorJitter(0.4), v1.RandomRotation(20)], [0.3, 0.7]),
                           v1.Resize((24, 20)), v1.ToTensor()]),
+    "v2-choice": v2.Compose([
+        v2.RandomChoice([v2.ColorJitter(0.4), v2.RandomRotation(20)], [0.3, 0.7]),
+        v2.RandomApply([v2.RandomOrder([v2.RandomInvert(), v2.RandomChoice([v2.RandomEqualize()])])]),
+        v2.Resize((24, 20)), v1.ToTensor()]),
     "deterministic": v1.Compose([v1.Resize((24, 20)), v1.ToTensor()]),
-}
-# Where native="auto" must take torch's path: the reason's beginning, and the transform.
-OTHERS = {
-    "v2-choice": ("v2's RandomChoice", v2.Compose([
-        v2.RandomChoice([v2.ColorJitter(0.4), v2.RandomRotation(20)]), v2.Resize((24, 20)),
-        v1.ToTensor()])),
 }
 CASES = [
     pytest.param(make(module), id=f"{name}-{module.__name__[-2:]}")
@@ -163,17 +162,6 @@ def test_pipelines(mixed, transform):
 def test_all_pipelines(mixed, transform, n_workers, persistent):
     check(ImageFolder(mixed, transform), num_workers=n_workers, persistent_workers=persistent,
           epochs=3, batch_size=3, prefetch_factor=1 + n_workers % 3)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_draws_otherwise_takes_torchs_path(mixed, name):
-    reason, transform = OTHERS[name]
-    dataset = ImageFolder(mixed, transform)
-    check(dataset, native="auto", num_workers=2, epochs=1)
-    loader = feedmill.DataLoader(dataset, num_workers=2, rng="torch")
-    assert loader.explain().startswith("torch's own path") and reason in loader.explain()
-    with pytest.raises(RuntimeError, match=reason):
-        iter(feedmill.DataLoader(dataset, num_workers=2, rng="torch", native="require"))
 
 
 class Twice:
@@ -601,19 +589,40 @@ def test_wrong_options(mixed):
 def test_states_are_converted_both_ways():
     torch.manual_seed(3)
     random.seed(3)
+    np.random.seed(3)
     torch.randn(1)
     random.gauss(0, 1)
+    np.random.randn()
     for n in (0, 1, 300, 620, 700):
         torch.rand(n)
+        np.random.rand(n)
         for _ in range(n):
             random.random()
-        states = torch.get_rng_state(), random.getstate(), None
+        states = global_generators._global_states()
         again = generator_states.with_streams(states, generator_states.streams_of(states))
-        wanted = torch.rand(700), torch.randn(3), random.random(), random.gauss(0, 1)
-        torch.set_rng_state(again[0])
-        random.setstate(again[1])
-        got = torch.rand(700), torch.randn(3), random.random(), random.gauss(0, 1)
-        assert is_equal(wanted, got)
+        wanted = drawn_by_all()
+        global_generators._set_global_states(again)
+        assert is_equal(wanted, drawn_by_all())
+
+
+def drawn_by_all():
+    numbers = np.random.rand(700).tolist(), np.random.randn(3).tolist()
+    return torch.rand(700), torch.randn(3), random.random(), random.gauss(0, 1), *numbers
+
+
+def test_numbers_that_are_kept_come_from_the_streams():
+    seeded = global_generators.seeded_states(3)
+    with global_generators.drawing_from(seeded) as held:
+        torch.randn(1)
+        random.gauss(0, 1)
+        np.random.rand(5)
+    assert held.states[1][2] is not None and held.states[2]["state"]["pos"] != 624
+    streams = generator_states.streams_of(held.states)
+    again = generator_states.with_streams(seeded, streams)
+    assert torch.equal(again[0], held.states[0]) and again[1] == held.states[1]
+    assert generator_states.streams_of(again) == streams
+    back = generator_states.with_streams(again, generator_states.streams_of(seeded))
+    assert back[1] == seeded[1] and generator_states.streams_of(back) != streams
 
 
 @pytest.mark.parametrize("n", [0, 1, 623, 624, 625, 1248])
@@ -621,6 +630,6 @@ def test_states_that_are_converted_both_ways_are_the_same_bytes(n):
     torch.manual_seed(3)
     random.seed(3)
     torch.rand(n)
-    states = torch.get_rng_state(), random.getstate(), None
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
     again = generator_states.with_streams(states, generator_states.streams_of(states))
     assert torch.equal(again[0], states[0]) and again[1] == states[1]

@@ -73,6 +73,39 @@ static void pythons_numbers_between_limits(void **state) {
             assert_int_equal(fm_python_below(&generator, n_of[at]), below[at][i]);
 }
 
+/* random.gauss(), which makes two numbers at once, with the same state. */
+static void pythons_normal_numbers(void **state) {
+    (void)state;
+    fm_streams streams = {.python = seeded(5489)};
+    assert_true(fm_python_gauss(&streams, 9, 0.5) == 0x1.2dc1a0ee92c3bp+3);
+    assert_int_equal(streams.has_python_normal, 1);
+    assert_true(fm_python_gauss(&streams, 9, 0.5) == 0x1.000f13ac8465fp+3);
+    assert_true(streams.has_python_normal == 0 && streams.python_normal == 0);
+    assert_true(fm_python_gauss(&streams, 9, 0.5) == 0x1.38b5c7aad2ec6p+3);
+    assert_true(fm_python_gauss(&streams, 9, 0.5) == 0x1.3955b898aae6ap+3);
+    assert_true(fm_python_random(&streams.python) == 0x1.43c49753b9024p-1);
+}
+
+/* torch.multinomial() of torch 2.13 and numpy.random's rand() and randint(), likewise. */
+static void numbers_of_choices(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(5489);
+    static const double probabilities[] = {0.2, 0.5, 1.3};
+    static const int chosen[] = {2, 1, 1, 0, 1, 2, 1, 1, 0, 2, 2, 2, 2, 2, 2, 0};
+    for (size_t i = 0; i < 16; i++)
+        assert_int_equal(fm_torch_multinomial(&generator, probabilities, 3), chosen[i]);
+    assert_true(fm_torch_rand(&generator) == 0x1.31ddecp-1f);
+    generator = seeded(5489);
+    assert_true(fm_numpy_rand(&generator) == 0x1.a1237688aba7bp-1);
+    assert_true(fm_numpy_rand(&generator) == 0x1.cfc3f5f570c7dp-1);
+    generator = seeded(5489);
+    static const uint32_t n_of[] = {1, 2, 7, 8, 15, 27};
+    static const uint32_t below[] = {0, 0, 6, 6, 9, 12, 0, 1, 5, 1, 10, 11, 0, 1, 5, 4, 10, 16};
+    for (size_t i = 0; i < 18; i++)
+        assert_int_equal(fm_numpy_below(&generator, n_of[i % 6]), below[i]);
+    assert_true(fm_numpy_rand(&generator) == 0x1.ea3e55ffc605bp-1);
+}
+
 static void orders_of_one_draw_nothing(void **state) {
     (void)state;
     fm_mt19937 generator = seeded(1);
@@ -89,6 +122,8 @@ int main(void) {
         cmocka_unit_test(torchs_numbers),
         cmocka_unit_test(pythons_numbers),
         cmocka_unit_test(pythons_numbers_between_limits),
+        cmocka_unit_test(pythons_normal_numbers),
+        cmocka_unit_test(numbers_of_choices),
         cmocka_unit_test(orders_of_one_draw_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,8 @@ static void plans_check_the_parameters(void **state) {
     } bad[] = {{0, 6},   {0, -1},  {0, 1.5},  {0, NAN}, {1, -0.1}, {1, 1.1},
                {2, -1},  {2, NAN}, {3, -1.5}, {3, NAN}, {4, 0},    {4, 101},
                {5, -1},  {5, 11},  {6, -1},   {6, 7e4}, {7, 3},    {7, 7},
-               {7, 0.5}, {8, 256}, {10, -1},  {12, -1}, {38, NAN}, {20, INFINITY}};
+               {7, 0.5}, {8, 256}, {10, -1},  {12, -1}, {38, NAN}, {20, INFINITY},
+               {39, 3},  {40, 28}, {40, 1.5}, {41, 27}, {67, -1}};
     fm_plan plan;
     fm_error error = {0};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
@@ -89,6 +90,26 @@ static void plans_count_the_weights(void **state) {
             assert_int_equal(status_of(&op, 0, &plan, NULL), good ? FM_OK : FM_ERR_ARGUMENT);
             if (good) assert_false(plan.blurs);
         }
+    }
+}
+
+static void plans_check_the_list(void **state) {
+    (void)state;
+    fm_plan plan;
+    fm_error error = {0};
+    for (int once = 0; once < 2; once++) {
+        fm_op op = rand_of(2, 0.5, 9, 0.5);
+        for (int i = 5; i < FM_N_TIMM_AUGMENTATIONS; i++) op.values[WEIGHTS + i] = 0;
+        op.values[11] = once;
+        op.values[FM_DRAWS_TIMM_N_LISTED] = 6;
+        for (int i = 0; i < 6; i++) op.values[FM_DRAWS_TIMM_LISTED + i] = 5 - i;
+        assert_int_equal(status_of(&op, 0, &plan, &error), FM_OK);
+        op.values[FM_DRAWS_TIMM_LISTED] = 0; /* twice, in place of one that has no weight */
+        assert_int_equal(status_of(&op, 0, &plan, &error), once ? FM_ERR_ARGUMENT : FM_OK);
+        op.values[FM_DRAWS_TIMM_LISTED] = 5;
+        op.values[FM_DRAWS_TIMM_LISTED + 3] = 7;
+        assert_int_equal(status_of(&op, 0, &plan, &error), FM_ERR_ARGUMENT);
+        assert_non_null(strstr(error.message, "an operation that has a weight is not listed"));
     }
 }
 
@@ -239,6 +260,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_check_the_parameters),
         cmocka_unit_test(plans_count_the_weights),
+        cmocka_unit_test(plans_check_the_list),
         cmocka_unit_test(draws_are_within_bounds),
         cmocka_unit_test(weighted_operations_are_chosen_once),
         cmocka_unit_test(normal_numbers),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedmill.iterators.collating import may_draw
-from feedmill.iterators.generator_states import States, stream_of_python, stream_of_torch
+from feedmill.iterators.generator_states import States, streams_of
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.verify import image_of, is_same
@@ -18,9 +18,8 @@ from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
+from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
 
-# Operations whose numbers the native code draws in another way than their original.
-_OTHERS = (KINDS["timm's RandAugment"], KINDS["timm's AutoAugment"])
 # Names of torchvision's transforms that never draw.
 _NEVER_DRAW = (
     "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
@@ -106,10 +105,11 @@ def _draws_in_vain(source: Source) -> bool:
 
 def _why_not_op(op: Op) -> str:
     name = OP_NAMES[op.kind]
-    if op.kind in _OTHERS:
-        return name
-    if op.kind == KINDS["RandomChoice"] and op.is_v2:
-        return "v2's RandomChoice"
+    if name == "timm's RandAugment":
+        if not op.values[N_LISTED]:
+            return f"a RandAugment of more than {len(OPERATIONS)} operations, some of them equal,"
+        if (name := np.random.get_state(legacy=False)["bit_generator"]) != "MT19937":
+            return f"RandAugment with NumPy's bit generator {name}"
     if op.kind == KINDS["RandomErasing"] and any(op.values[3:4]):
         return "RandomErasing with random numbers in place of pixels"
     return ""
@@ -179,18 +179,16 @@ def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
 def _difference(
     handle: Any, item: Item, image: Any, sample: Any, before: States, after: States
 ) -> str:
-    streams = [stream_of_torch(before[0]), stream_of_python(before[1])]
+    streams = streams_of(before)
     views: list[Sequence[Any]] = []
     for view in range(max(1, len(item.base_dataset.views))):
-        draws, *streams = handle.draws_torch(*streams, *image.size, view)
+        draws, streams = handle.draws_torch(streams, *image.size, view)
         views.append(draws)
     what = (
         "the transform, as the installed torch and torchvision run it, draws {} than the native "
         "code expects"
     )
-    if not _is_same_numpy(before[2], after[2]):
-        return "the dataset draws from NumPy's generator"
-    if streams != [stream_of_torch(after[0]), stream_of_python(after[1])]:
+    if streams != streams_of(after) or after[2]["has_gauss"]:
         return what.format("more or fewer numbers")
 
     def draws_of(width: int, height: int, view: int = 0) -> Any:
@@ -203,13 +201,3 @@ def _difference(
     else:
         is_equal = is_same(wanted, made)
     return "" if is_equal else what.format("other numbers")
-
-
-def _is_same_numpy(one: Any, other: Any) -> bool:
-    mine, theirs = one["state"], other["state"]
-    return (
-        one["bit_generator"] == other["bit_generator"]
-        and one["has_gauss"] == other["has_gauss"]
-        and mine["pos"] == theirs["pos"]
-        and bool(np.array_equal(mine["key"], theirs["key"]))
-    )

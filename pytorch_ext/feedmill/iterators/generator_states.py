@@ -1,5 +1,5 @@
-"""States of torch's and Python's random generators, in the form that the native code takes, and the
-virtual workers whose generators they are."""
+"""States of the random generators of torch, Python and NumPy, in the form that the native code
+takes, and the virtual workers whose generators they are."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ States = tuple[Any, Any, Any]
 
 _N_WORDS = 624
 # The beginning of torch's state: the seed, how many words are left, whether it is seeded, and which
-# word is next (ATen's CPUGeneratorImplStateLegacy). The words follow, as uint64.
+# word is next (ATen's CPUGeneratorImplStateLegacy). The words follow, as uint64, and then the
+# normally distributed number that is kept, as the second of three, and whether there is one.
 _HEADER = struct.Struct("<QiiQ")
-_STREAM_BYTES = 4 * (_N_WORDS + 1)
-
-
-def stream_of_torch(state: Any) -> bytes:
-    """torch's state as an fm_mt19937 (feedmill/streams.h)."""
-    raw = state.numpy().tobytes()
-    _, left, _, following = _HEADER.unpack_from(raw)
-    words = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32)
-    return words.tobytes() + struct.pack("<I", _N_WORDS if left == 1 else following)
+_NORMALS = struct.Struct("<dddi")
+_AFTER_WORDS = _HEADER.size + 8 * _N_WORDS
+# fm_streams: numbers that torch and Python keep, the generators, whether there are such numbers.
+_GENERATOR_BYTES = 4 * (_N_WORDS + 1)
+_KEPT = struct.Struct("<dd")
+_ARE_KEPT = struct.Struct("<HH")
 
 
 def packed_torch(state: Any) -> bytes:
@@ -46,37 +44,62 @@ def unpacked_torch(packed: bytes) -> Any:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-def stream_of_python(state: Any) -> bytes:
-    """The state of Python's ``random`` as an fm_mt19937."""
-    return np.array(state[1], np.uint32).tobytes()
-
-
 def streams_of(states: States) -> bytes:
-    """States as an fm_streams."""
-    return stream_of_torch(states[0]) + stream_of_python(states[1])
+    """States as an fm_streams (feedmill/streams.h)."""
+    raw = states[0].numpy().tobytes()
+    _, left, _, following = _HEADER.unpack_from(raw)
+    of_torch = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32).tobytes()
+    _, torch_normal, _, has_torch_normal = _NORMALS.unpack_from(raw, _AFTER_WORDS)
+    _, of_python, python_normal = states[1]
+    return b"".join((
+        _KEPT.pack(torch_normal if has_torch_normal else 0.0, python_normal or 0.0),
+        of_torch, struct.pack("<I", _N_WORDS if left == 1 else following),
+        np.array(of_python, np.uint32).tobytes(),
+        _stream_of_numpy(states[2]),
+        _ARE_KEPT.pack(has_torch_normal != 0, python_normal is not None),
+    ))
+
+
+def _stream_of_numpy(state: Any) -> bytes:
+    if state["bit_generator"] != "MT19937":
+        return bytes(4 * _N_WORDS) + struct.pack("<I", _N_WORDS)  # nothing may draw from it
+    held = state["state"]
+    words: bytes = held["key"].astype(np.uint32).tobytes()
+    return words + struct.pack("<I", held["pos"])
 
 
 def with_streams(states: States, streams: bytes) -> States:
-    """States whose generators go on with an fm_streams. What else they hold, such as a second
-    normally distributed number that was made with the first one, stays."""
-    words = np.frombuffer(streams, np.uint32)
-    of_torch, of_python = words[: _N_WORDS + 1], words[_N_WORDS + 1 :]
+    """States whose generators go on with an fm_streams. What else they hold, such as a normally
+    distributed number that NumPy keeps, stays."""
+    torch_normal, python_normal = _KEPT.unpack_from(streams)
+    has_torch_normal, has_python_normal = _ARE_KEPT.unpack_from(
+        streams, _KEPT.size + 3 * _GENERATOR_BYTES
+    )
+    words = np.frombuffer(streams, np.uint32, 3 * (_N_WORDS + 1), _KEPT.size)
+    of_torch, of_python, of_numpy = words.reshape(3, _N_WORDS + 1)
     raw = bytearray(states[0].numpy().tobytes())
     seed, _, is_seeded, first = _HEADER.unpack_from(raw)
     following = int(of_torch[_N_WORDS])
-    end = _HEADER.size + 8 * _N_WORDS
     torch_words = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
     # Between being seeded and its first number, torch's generator has 0 as its next word, though it
     # is to make new words first. Kept, so that states of generators that drew nothing are equal.
-    is_new = first == 0 and torch_words == raw[_HEADER.size : end]
+    is_new = first == 0 and torch_words == raw[_HEADER.size : _AFTER_WORDS]
     _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, 0 if is_new else following)
-    raw[_HEADER.size : end] = torch_words
-    version, _, second = states[1]
+    raw[_HEADER.size : _AFTER_WORDS] = torch_words
+    x, _, rho, _ = _NORMALS.unpack_from(raw, _AFTER_WORDS)
+    _NORMALS.pack_into(raw, _AFTER_WORDS, x, torch_normal, rho, has_torch_normal)
+    version, _, _ = states[1]
     return (
         torch.frombuffer(raw, dtype=torch.uint8).clone(),
-        (version, tuple(of_python.tolist()), second),
-        states[2],
+        (version, tuple(of_python.tolist()), python_normal if has_python_normal else None),
+        _with_stream_of_numpy(states[2], of_numpy),
     )
+
+
+def _with_stream_of_numpy(state: Any, words: Any) -> Any:
+    if state["bit_generator"] != "MT19937":
+        return state
+    return {**state, "state": {"key": words[:_N_WORDS].copy(), "pos": int(words[_N_WORDS])}}
 
 
 # States, and the fm_streams with which they go on, if there is one.

@@ -51,6 +51,7 @@ NAMES = frozenset(
 AUTOMATIC = frozenset(_AUTOMATIC)
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
+_MOST_CHILDREN = 16  # of a RandomChoice or RandomOrder
 MOST_BOXES = 8  # of a RandomErasing, as FM_MAX_ERASED
 _MAX_NUMBER = 1e9  # of parameters for which feedmill.h has no narrower limit
 
@@ -166,12 +167,14 @@ def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> 
     p = 0.0
     if name == "RandomApply":
         p = probability(transform, name)
-    elif not 1 <= len(parts) <= 16:
+    elif not 1 <= len(parts) <= _MOST_CHILDREN:
         raise UnsupportedError(
-            f"{name} of {len(parts)} transforms is not supported natively; it must have 1 to 16"
+            f"{name} of {len(parts)} transforms is not supported natively; it must have 1 to "
+            f"{_MOST_CHILDREN}"
         )
     elif name == "RandomChoice":
-        values = _cumulative_weights(transform, len(parts))
+        weights = _weights(transform, len(parts))
+        values = _by_choice(weights)
     return [Op(KINDS[name], p=p, n_children=len(parts), n_within=n_within, values=values),
             *(op for part in parts for op in part)]
 
@@ -188,8 +191,14 @@ def group(parts: Sequence[Op], p: float = 1.0) -> list[Op]:
                values=values), *parts]
 
 
-def _cumulative_weights(transform: Any, n: int) -> tuple[float, ...]:
-    """The running sums of a RandomChoice's p."""
+def _by_choice(weights: Sequence[float]) -> tuple[float, ...]:
+    """A RandomChoice's weights as values of fm_op: their running sums, then they themselves."""
+    sums = [math.fsum(weights[: i + 1]) for i in range(len(weights))]
+    return (*sums, *[0.0] * (_MOST_CHILDREN - len(weights)), *weights)
+
+
+def _weights(transform: Any, n: int) -> list[float]:
+    """A RandomChoice's p."""
     weights = [1.0] * n if transform.p is None else transform.p
     if type(weights) not in (list, tuple) or len(weights) != n or not all(map(is_number, weights)):
         raise unsupported_argument("RandomChoice", "p", transform.p, f"{n} numbers")
@@ -197,7 +206,7 @@ def _cumulative_weights(transform: Any, n: int) -> tuple[float, ...]:
         raise unsupported_argument(
             "RandomChoice", "p", transform.p, "numbers from 0 with a positive sum"
         )
-    return tuple(math.fsum(weights[: i + 1]) for i in range(n))
+    return [float(one) for one in weights]
 
 
 # ---- arguments -----------------------------------------------------------------------------------

@@ -57,6 +57,9 @@ _LEVELS: Mapping[str, tuple[str, str, Mapping[str, float]]] = {
     "GaussianBlurRand": ("gaussian_blur_rand", "_minmax_level_to_arg", {}),
 }
 OPERATIONS = tuple(_LEVELS)
+# The number of a RandAugment's value that is how many operations random numbers choose of; see
+# fm_op.
+N_LISTED = 40
 # Those whose functions call _randomly_negate(), and those that have a filter.
 GEOMETRIC = frozenset({
     "Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "TranslateXRel", "TranslateYRel",
@@ -91,7 +94,7 @@ _ENHANCERS = ("Brightness", "Color", "Contrast", "Sharpness")
 
 class _Shared(NamedTuple):
     """What all operations of a transform have in common, as fm_op's values 3 to 10, and its
-    filter."""
+    filter, and as value 39."""
 
     std: float
     most: float
@@ -100,6 +103,7 @@ class _Shared(NamedTuple):
     second_filter: float
     fill: tuple[int, ...]
     filter: int
+    n_filters: int  # that random.choice() chooses of; 0: it is not called
 
 
 def read_op(transform: Any, name: str, n_channels: int) -> Op:
@@ -134,8 +138,11 @@ def _rand_augment(transform: Any) -> Op:
     by_operation = [0.0] * len(OPERATIONS)
     for op, weight in zip(ops, [1.0] * len(ops) if weights is None else _weights(weights, ops, n)):
         by_operation[OPERATIONS.index(name_of(op))] += weight
+    listed = [OPERATIONS.index(name_of(op)) for op in ops]
+    if len(listed) > len(OPERATIONS):
+        listed = []  # only draws from the generators of Python and NumPy need them
     values = (n, _probability(first), first.magnitude, *shared[:5], *shared.fill,
-              weights is not None, *by_operation)
+              weights is not None, *by_operation, shared.n_filters, len(listed), *listed)
     return Op(KINDS["timm's RandAugment"], filter=shared.filter, values=values)
 
 
@@ -168,7 +175,8 @@ def _auto_augment(transform: Any) -> Op:
     found = hashlib.sha256(repr(held).encode()).hexdigest()[:16]
     if found not in _POLICIES.values():
         raise _changed("AutoAugment", f"its policy is none of {', '.join(_POLICIES)}")
-    values = (list(_POLICIES.values()).index(found), 0, 0, *shared[:5], *shared.fill)
+    values = (list(_POLICIES.values()).index(found), 0, 0, *shared[:5], *shared.fill,
+              *[0] * (1 + len(OPERATIONS)), shared.n_filters)
     return Op(KINDS["timm's AutoAugment"], filter=shared.filter, values=values)
 
 
@@ -239,7 +247,8 @@ def _read_augment_op(op: Any, kind: Any, version: str) -> _Shared:
         raise unsupported_argument(_OP, "magnitude_std", op.magnitude_std, "finite")
     filters = _filters(op)
     return _Shared(std, most, float(share), float(px),
-                   filters[1] + 1.0 if filters[-1] != filters[0] else 0.0, _fill(op), filters[0])
+                   filters[1] + 1.0 if filters[-1] != filters[0] else 0.0, _fill(op), filters[0],
+                   len(filters) if type(op.kwargs["resample"]) in (list, tuple) else 0)
 
 
 def _check_functions_of(op: Any, name: str, most: float) -> None:
