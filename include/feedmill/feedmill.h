@@ -146,8 +146,9 @@ typedef enum fm_comparison {
 } fm_comparison;
 
 #define FM_N_OP_VALUES 68
-#define FM_N_DRAW_VALUES 16
-#define FM_MAX_ERASED 8 /* boxes of a RANDOM_ERASING */
+#define FM_N_DRAW_VALUES 40
+#define FM_MAX_CHILDREN 16 /* of a RANDOM_CHOICE or RANDOM_ORDER */
+#define FM_MAX_ERASED 8    /* boxes of a RANDOM_ERASING */
 
 /*
  * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
@@ -924,7 +925,9 @@ FM_API void fm_imread_close(fm_imread **image);
  *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
  *     RANDOM_ERASING       with random numbers, or more than one box: 0-1 the lower and upper 32
  *                          bits of fm_noise()'s seed; for each box but the first: top * 65536 +
- *                          left, and height * 65536 + width
+ *                          left, and height * 65536 + width. With fm_streams and a random number
+ *                          for each channel, 16 and on: three of them for each box, in place of
+ *                          those of fm_noise()
  *     RANDOM_CHOICE        0 which child
  *     RANDOM_ORDER         the children's order
  *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its
@@ -1006,8 +1009,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_ERASING with random numbers draws other numbers than the original code. FM_ERR_ARGUMENT,
- * LIMIT: *streams is undefined.
+ * RANDOM_ERASING with a random number for each pixel, or for each channel of grayscale images,
+ * draws other numbers than the original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,

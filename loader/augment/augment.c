@@ -280,7 +280,7 @@ static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *dr
 /* Applies the ops that an op holds: one (RandomChoice), or all, in sampled order (RandomOrder). */
 static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *draws,
                           fm_error *error) {
-    int32_t starts[FM_N_DRAW_VALUES];
+    int32_t starts[FM_MAX_CHILDREN];
     int32_t child = 1;
     const bool ordered = ops->kind == FM_OP_RANDOM_ORDER;
     for (int32_t i = 0; i < ops->n_children; i++) {

@@ -53,11 +53,15 @@ void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order) {
         swap(&order[i], &order[i + (int32_t)fm_torch_randint(generator, (uint32_t)(n - i))]);
 }
 
-/* torch.empty(1, dtype=torch.float32).exponential_(): computed in double, and then rounded. */
-static float torch_exponential(fm_mt19937 *generator) {
+/* torch.rand(1, dtype=torch.float64) */
+static double torch_rand_double(fm_mt19937 *generator) {
     const uint64_t upper = fm_mt19937_u32(generator), lower = fm_mt19937_u32(generator);
-    const double share = (double)((upper << 32 | lower) & 0x1FFFFFFFFFFFFFu) * 0x1p-53;
-    return (float)-log1p(-share);
+    return (double)((upper << 32 | lower) & 0x1FFFFFFFFFFFFFu) * 0x1p-53;
+}
+
+/* torch.empty(1).exponential_(): computed in double, and then rounded. */
+static float torch_exponential(fm_mt19937 *generator) {
+    return (float)-log1p(-torch_rand_double(generator));
 }
 
 int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities, int32_t n) {
@@ -70,6 +74,20 @@ int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities,
         chosen = i;
     }
     return chosen;
+}
+
+float fm_torch_normal(fm_streams *streams) {
+    double normal = streams->torch_normal;
+    if (!streams->has_torch_normal) {
+        const double angle = 2 * M_PI * torch_rand_double(&streams->torch);
+        const double radius = sqrt(-2.0 * log1p(-torch_rand_double(&streams->torch)));
+        normal = radius * cos(angle);
+        streams->torch_normal = radius * sin(angle);
+    } else {
+        streams->torch_normal = 0;
+    }
+    streams->has_torch_normal = !streams->has_torch_normal;
+    return (float)normal;
 }
 
 /* ---- Python ---------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "transform/draws.h"
 #include "transform/half.h"
 
 /* Random numbers that are made at once. */
@@ -11,6 +12,7 @@
 /* How a sample lies in the batch, and the random numbers that are written into it. */
 typedef struct erasing {
     const fm_plan *plan;
+    const double *colors; /* the channels' numbers of the next box; NULL: those of fm_noise() */
     uint8_t *out;
     uint64_t seed, n_made;          /* of fm_noise(); n_made: numbers of it that were used */
     size_t value_bytes, step_bytes; /* of a value; from one pixel of a row to the next */
@@ -60,7 +62,9 @@ static void erase_box(erasing *to, fm_box box) {
     const fm_op *const op = &to->plan->ops[to->plan->n_ops - 1];
     for (size_t channel = 0; channel < (size_t)to->plan->channels; channel++) {
         double number = op->values[channel];
-        if (op->values[3] == 1) {
+        if (to->colors) {
+            number = to->colors[channel];
+        } else if (op->values[3] == 1) {
             float noise;
             fm_noise(to->seed, to->n_made++, 1, &noise);
             number = (double)noise;
@@ -73,6 +77,7 @@ static void erase_box(erasing *to, fm_box box) {
                 fill_row(to, place, box.width, number);
         }
     }
+    if (to->colors) to->colors += 3;
 }
 
 void fm_erase(const fm_plan *plan, const fm_draw *draw, void *out) {
@@ -83,8 +88,12 @@ void fm_erase(const fm_plan *plan, const fm_draw *draw, void *out) {
                   .value_bytes = bytes,
                   .step_bytes = plan->layout == FM_NHWC ? bytes * (size_t)plan->channels : bytes};
     if (draw->n_values >= 2) to.seed = (uint64_t)draw->values[0] | (uint64_t)draw->values[1] << 32;
+    const bool has_colors = draw->n_values > FM_DRAWS_COLORS;
+    const int32_t n_boxes = has_colors ? (draw->n_values - FM_DRAWS_COLORS) / 3 : 0;
+    if (has_colors) to.colors = draw->values + FM_DRAWS_COLORS;
     erase_box(&to, (fm_box){draw->left, draw->top, draw->width, draw->height});
-    for (int32_t i = 2; i + 1 < draw->n_values; i += 2) {
+    const int32_t end = has_colors ? 2 * n_boxes : draw->n_values;
+    for (int32_t i = 2; i + 1 < end; i += 2) {
         const uint64_t corner = (uint64_t)draw->values[i], size = (uint64_t)draw->values[i + 1];
         erase_box(&to, (fm_box){(int32_t)(corner & 65535), (int32_t)(corner >> 16),
                                 (int32_t)(size & 65535), (int32_t)(size >> 16)});

@@ -7,6 +7,9 @@
 #include "feedmill/feedmill.h"
 #include "transform/numbers.h"
 
+/* fm_draw.values[] of a RANDOM_ERASING: the first number of the first box's channels. */
+enum { FM_DRAWS_COLORS = 16 };
+
 /*
  * torch's float32 Tensor.uniform_(low, high), whose kernels for AVX2 and newer round once, as
  * fmaf() does on every machine.

@@ -363,7 +363,7 @@ static void mark_skipped(const fm_op *ops, size_t i, const fm_draw *draw, bool *
 /* Puts the ops within the RandomOrder op i in the order in which they are applied, and therefore
  * drawn. next[n_within]: their numbers, i + 1 and on. */
 static void put_in_order(const fm_op *ops, size_t i, const fm_draw *draw, uint8_t *next) {
-    size_t first[FM_N_DRAW_VALUES], child = i + 1, n = 0;
+    size_t first[FM_MAX_CHILDREN], child = i + 1, n = 0;
     for (int32_t k = 0; k < draw->n_values; k++, child += 1 + (size_t)ops[child].n_within)
         first[k] = child;
     for (int32_t k = 0; k < draw->n_values; k++) {

@@ -244,7 +244,7 @@ static int check_auto_augment(size_t number, const fm_op *op, fm_error *error) {
     if (op->kind == FM_OP_AUTO_AUGMENT) return check_values(number, op, 0, 1, 0, 2, true, error);
     if (op->kind == FM_OP_TRIVIAL_AUGMENT_WIDE)
         return check_values(number, op, 0, 1, 2, 65536, true, error);
-    status = check_values(number, op, 0, 1, 0, FM_N_DRAW_VALUES / 2, true, error);
+    status = check_values(number, op, 0, 1, 0, 8, true, error);
     if (!status) status = check_values(number, op, 2, 1, 2, 65536, true, error);
     if (!status) status = check_values(number, op, 1, 1, 0, op->values[2] - 1, true, error);
     return status;
@@ -387,7 +387,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
  * size and type. */
 static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
     const fm_op *const op = &ops[number];
-    const int32_t most = op->kind == FM_OP_RANDOM_APPLY ? FM_MAX_OPS : FM_N_DRAW_VALUES;
+    const int32_t most = op->kind == FM_OP_RANDOM_APPLY ? FM_MAX_OPS : FM_MAX_CHILDREN;
     const size_t end = number + 1 + (size_t)op->n_within;
     size_t child = number + 1;
     int32_t n_children = 0;

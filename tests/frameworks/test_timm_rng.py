@@ -88,7 +88,9 @@ def test_draws_of_resize_keep_ratio(options):
 
 @pytest.mark.parametrize("options", [
     {}, {"min_count": 3}, {"max_count": 4}, {"min_count": 2, "max_count": 3},
-    {"min_area": 0.3, "max_area": 0.9, "min_aspect": 0.1},
+    {"min_area": 0.3, "max_area": 0.9, "min_aspect": 0.1}, {"mode": "rand"},
+    {"mode": "rand", "max_count": 8, "min_area": 0.0},
+    {"mode": "rand", "min_count": 2, "max_count": 3, "max_area": 0.9},
 ], ids=str)
 def test_draws_of_erasing(options):
     check_draws(v1.Compose([crop(), TAIL, erasing(0.7, **options)]))
@@ -161,6 +163,8 @@ PIPELINES = {
                      v1.ColorJitter(0.4, 0.4, 0.4), TAIL],
     "erasing": lambda: [crop(), v1.RandomApply([v1.RandomInvert()], 0.4), TAIL,
                         erasing(0.6, max_count=2)],
+    "colors": lambda: [crop(), TAIL, v1.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.2)),
+                       erasing(0.7, mode="rand", max_count=3)],
     "ratio": lambda: [timm.data.transforms.ResizeKeepRatio(
         20, random_scale_prob=0.5, random_aspect_prob=0.5), v1.RandomCrop(20, pad_if_needed=True),
         TAIL],

@@ -65,7 +65,7 @@ class Op(ctypes.Structure):
 class Draw(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("top", ctypes.c_int32), ("left", ctypes.c_int32),
                 ("height", ctypes.c_int32), ("width", ctypes.c_int32), ("flip", ctypes.c_bool),
-                ("n_values", ctypes.c_int32), ("values", ctypes.c_double * 16)]
+                ("n_values", ctypes.c_int32), ("values", ctypes.c_double * 40)]
 
 
 class Transform(ctypes.Structure):

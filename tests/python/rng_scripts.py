@@ -35,9 +35,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 try:
-    from timm.data import auto_augment
+    from timm.data import auto_augment, random_erasing
 except ImportError:
-    auto_augment = None
+    auto_augment = random_erasing = None
 
 
 def of_timm(config):
@@ -46,6 +46,13 @@ def of_timm(config):
         return v1.RandomHorizontalFlip()
     kind = "rand" if config.startswith("rand") else "auto"
     return getattr(auto_augment, f"{kind}_augment_transform")(config, {"translate_const": 14})
+
+
+def erasing_of_timm(p, **options):
+    """timm's RandomErasing; without timm, torchvision's."""
+    if random_erasing is None:
+        return v1.RandomErasing(p)
+    return random_erasing.RandomErasing(p, device="cpu", **options)
 
 
 # ---- transforms, as Python expressions; T is v1 or v2 --------------------------------------------
@@ -86,8 +93,11 @@ LAST = [
     "v1.ToTensor(), T.RandomErasing({p})",
     "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), T.RandomErasing({p}, value=1.5)",
     "v1.ToTensor(), T.RandomErasing({p}, (0.1, 0.5), (0.5, 1.5))",
+    "v1.ToTensor(), erasing_of_timm({p}, max_count={n})",
+    "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), erasing_of_timm({p}, mode='rand', max_count={n})",
 ]
-RARE_LAST = ["v1.ToTensor(), T.RandomErasing({p}, value='random')"]
+RARE_LAST = ["v1.ToTensor(), T.RandomErasing({p}, value='random')",
+             "v1.ToTensor(), erasing_of_timm({p}, mode='pixel')"]
 SIZES = ["24", "(24, 20)", "(17, 31)"]
 
 
@@ -178,7 +188,8 @@ class Script:
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
-                 "blur_drawn_before": blur_drawn_before, "of_timm": of_timm}
+                 "blur_drawn_before": blur_drawn_before, "of_timm": of_timm,
+                 "erasing_of_timm": erasing_of_timm}
         return eval(self.transform, scope)
 
     def loader_options(self):

@@ -113,7 +113,8 @@ def check(transform, n_rounds=N_ROUNDS, accepted="no error"):
     """
     plan = read_transform(transform)
     assert plan.plan is not None, plan.reasons
-    loader = native.Loader(ops=plan.plan.ops, dtype="uint8", n_samples=1, batch_size=1, n_threads=1)
+    loader = native.Loader(ops=plan.plan.ops, dtype="float32", n_samples=1, batch_size=1,
+                           n_threads=1)
     torch.manual_seed(77)
     random.seed(78)
     np.random.seed(79)

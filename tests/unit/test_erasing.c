@@ -188,6 +188,32 @@ static void boxes_hold_what_was_drawn(void **state) {
     }
 }
 
+/* Numbers that torch's generator drew for the channels of each box. */
+static void boxes_hold_the_colors_that_were_drawn(void **state) {
+    (void)state;
+    fm_plan plan;
+    const fm_op op = erasing_of(1, 1, FM_MAX_ERASED);
+    assert_int_equal(plan_of(&op, FM_FLOAT32, FM_NCHW, &plan), FM_OK);
+    for (int n = 1; n <= FM_MAX_ERASED; n++) {
+        fm_draw draw = {.kind = op.kind, .flip = true, .width = 1, .height = 1};
+        for (int i = 1; i < n; i++) {
+            draw.values[2 * i] = i; /* one pixel in row 0 and column i */
+            draw.values[2 * i + 1] = 65536 + 1;
+        }
+        draw.n_values = FM_DRAWS_COLORS + 3 * n;
+        for (int i = 0; i < 3 * n; i++) draw.values[FM_DRAWS_COLORS + i] = i - 0.5;
+        const test_guarded out = test_guarded_open(NULL, 3 * HEIGHT * WIDTH * sizeof(float));
+        float *const values = (float *)(void *)out.bytes;
+        memset(values, 0, 3 * HEIGHT * WIDTH * sizeof(float));
+        fm_erase(&plan, &draw, values);
+        for (int channel = 0; channel < 3; channel++)
+            for (int i = 0; i < HEIGHT * WIDTH; i++)
+                assert_true(values[channel * HEIGHT * WIDTH + i] ==
+                            (i < n ? 3 * i + channel - 0.5f : 0));
+        test_guarded_close(&out);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_check_the_parameters),
@@ -195,6 +221,7 @@ int main(void) {
         cmocka_unit_test(one_box_of_a_constant_draws_what_it_always_drew),
         cmocka_unit_test(noise_is_that_of_the_philox_words),
         cmocka_unit_test(boxes_hold_what_was_drawn),
+        cmocka_unit_test(boxes_hold_the_colors_that_were_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

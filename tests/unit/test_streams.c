@@ -43,6 +43,19 @@ static void torchs_numbers(void **state) {
     for (int i = 0; i < 9; i++) assert_int_equal((int)order[i], permuted[i]);
 }
 
+/* Of torch.empty(3).normal_() and torch.empty(1).normal_(), likewise. */
+static void torchs_normal_numbers(void **state) {
+    (void)state;
+    fm_streams streams = {.torch = seeded(5489)};
+    assert_true(fm_torch_normal(&streams) == -0x1.590d4cp-2f);
+    assert_int_equal(streams.has_torch_normal, 1);
+    assert_true(fm_torch_normal(&streams) == -0x1.e84ff6p-4f);
+    assert_true(streams.has_torch_normal == 0 && streams.torch_normal == 0);
+    assert_true(fm_torch_normal(&streams) == 0x1.37d472p+0f);
+    assert_true(fm_torch_normal(&streams) == 0x1.20a864p-1f);
+    assert_true(fm_torch_rand(&streams.torch) == 0x1.c49774p-1f);
+}
+
 /* Numbers of Python's random with the same state. */
 static void pythons_numbers(void **state) {
     (void)state;
@@ -120,6 +133,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_words_are_those_of_mt19937),
         cmocka_unit_test(torchs_numbers),
+        cmocka_unit_test(torchs_normal_numbers),
         cmocka_unit_test(pythons_numbers),
         cmocka_unit_test(pythons_numbers_between_limits),
         cmocka_unit_test(pythons_normal_numbers),

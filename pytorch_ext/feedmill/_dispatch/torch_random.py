@@ -110,8 +110,8 @@ def _why_not_op(op: Op) -> str:
             return f"a RandAugment of more than {len(OPERATIONS)} operations, some of them equal,"
         if (name := np.random.get_state(legacy=False)["bit_generator"]) != "MT19937":
             return f"RandAugment with NumPy's bit generator {name}"
-    if op.kind == KINDS["RandomErasing"] and any(op.values[3:4]):
-        return "RandomErasing with random numbers in place of pixels"
+    if op.kind == KINDS["RandomErasing"] and op.values[3:4] == (2.0,):
+        return "RandomErasing with a random number for each pixel"
     return ""
 
 

@@ -115,12 +115,16 @@ def _module_with(module: str, **replaced: Any) -> dict[str, Any]:
 
 # ---- RandomErasing -------------------------------------------------------------------------------
 
+# Where an fm_draw's values hold random colors: three numbers for each box.
+_COLORS = 16
 Box = tuple[int, int, int, int]  # top, left, height, width
 
 
 def boxes_of(draw: Any) -> list[Box]:
     """All boxes of a RandomErasing's draw."""
     _, top, left, height, width, flip, values = draw
+    if len(values) > _COLORS:
+        values = values[: 2 * ((len(values) - _COLORS) // 3)]
     boxes = [(top, left, height, width)] if flip else []
     for corner, size in zip(values[2::2], values[3::2]):
         boxes.append((*divmod(int(corner), 65536), *divmod(int(size), 65536)))
@@ -152,11 +156,13 @@ class _GivenBox:
 
 
 class _GivenNoise:
-    """The module torch, whose normal_() gives the random numbers of a seed in turn."""
+    """The module torch, whose normal_() gives random colors in turn or, without any, the random
+    numbers of a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, colors: Sequence[float]) -> None:
         self._seed = seed
         self._n_made = 0
+        self._colors = [colors[i : i + 3] for i in range(0, len(colors), 3)]
 
     def empty(self, shape: Sequence[int], *, dtype: Any, device: Any) -> Any:
         return _Unfilled(self, torch.empty(shape, dtype=dtype, device=device))
@@ -164,7 +170,14 @@ class _GivenNoise:
     def zeros(self, shape: Sequence[int], *, dtype: Any, device: Any) -> Any:
         return torch.zeros(shape, dtype=dtype, device=device)
 
+    def next_box(self, number: int) -> None:
+        """Called before a box is written."""
+        self._box = number
+
     def fill(self, tensor: Any) -> Any:
+        if self._colors:
+            color = torch.tensor(self._colors[self._box][: tensor.numel()])
+            return tensor.copy_(color.view(tensor.shape))
         numbers = native.noise(self._seed, self._n_made, tensor.numel())
         self._n_made += tensor.numel()
         given = torch.frombuffer(bytearray(numbers), dtype=torch.float32)
@@ -184,10 +197,11 @@ class _Unfilled:
 def erased(transform: Any, image: Any, draw: Any) -> Any:
     """Applies a RandomErasing to an image tensor (channels, height, width): timm's own code writes
     each box."""
-    noise = _GivenNoise(noise_seed_of(draw))
+    noise = _GivenNoise(noise_seed_of(draw), draw[6][_COLORS:])
     once = copy.copy(transform)
     once.min_count = once.max_count = 1
-    for box in boxes_of(draw):
+    for number, box in enumerate(boxes_of(draw)):
+        noise.next_box(number)
         if not box[2] or not box[3]:
             continue  # it has no pixels
         given = _module_with(ERASING, random=_GivenBox(box, *image.shape[1:]), torch=noise)
