@@ -4,8 +4,10 @@
  * A path that begins with s3://, gs://, http:// or https:// is read from there if fm_config.remote
  * is set; local files and remote objects may be mixed. s3:// names are requested from
  * https://BUCKET.s3.REGION.amazonaws.com, or from endpoint_url, and signed with AWS Signature
- * Version 4; gs:// names from https://storage.googleapis.com, signed alike with an HMAC key, or with
- * an OAuth token.
+ * Version 4; gs:// names from https://storage.googleapis.com, signed alike with an HMAC key, or
+ * with an OAuth token.
+ *
+ * Threads: any thread may call these functions. Fork: a child opens an object of its own.
  */
 #ifndef FEEDMILL_REMOTE_H
 #define FEEDMILL_REMOTE_H
@@ -21,7 +23,7 @@ extern "C" {
 
 typedef struct fm_remote fm_remote;
 
-/* Strings are copied by fm_remote_open(). */
+/* Strings are copied by fm_remote_open(); empty ones are as NULL. */
 typedef struct fm_remote_config {
     size_t struct_bytes;      /* sizeof(fm_remote_config), set by fm_remote_config_init() */
     const char *endpoint_url; /* of s3:// names, such as "http://127.0.0.1:9000", with the bucket as
@@ -33,24 +35,32 @@ typedef struct fm_remote_config {
     uint32_t connect_timeout_ms; /* default 10,000 */
     uint32_t stall_timeout_ms;   /* without a byte; a request is then tried again; default 20,000 */
     uint32_t give_up_ms; /* no attempt begins so long after the first one; default 120,000 */
+    const char *gs_endpoint_url; /* of gs:// names, for tests; default NULL: Google's */
 } fm_remote_config;
 
-/* Of the store. Strings are copied. NULL members: none; without a key requests are not signed. */
+/*
+ * Secrets, each of which is used for its own store only; http:// and https:// names are requested
+ * without. Strings are copied. NULL or empty members: none; without a key requests are not signed.
+ */
 typedef struct fm_remote_credentials {
-    const char *access_key, *secret_key, *session_token;
-    const char *bearer_token; /* OAuth, for gs:// only; used in place of the keys */
+    const char *access_key, *secret_key, *session_token; /* for s3:// */
+    const char *bearer_token;                            /* OAuth, for gs:// */
+    const char *gs_access_key, *gs_secret_key; /* HMAC, for gs:// without a bearer token */
 } fm_remote_credentials;
 
-void fm_remote_config_init(fm_remote_config *config);
+FM_API void fm_remote_config_init(fm_remote_config *config);
 /* Opens an object that any number of loaders share. FM_ERR_UNAVAILABLE if feedmill was built
  * without libcurl; FM_ERR_ARGUMENT names a bad setting. */
-int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *error);
+FM_API FM_CHECK_RESULT int fm_remote_open(fm_remote **out, const fm_remote_config *config,
+                                          fm_error *error);
 /* Replaces the credentials, also while loaders read: later requests are signed with them. NULL:
- * none. */
-int fm_remote_set_credentials(fm_remote *remote, const fm_remote_credentials *credentials,
-                              fm_error *error);
+ * none. Any thread. FM_ERR_ARGUMENT: a key without its secret, or a character that no header may
+ * have; FM_ERR_NOMEM. After an error the earlier ones stay. */
+FM_API FM_CHECK_RESULT int fm_remote_set_credentials(fm_remote *remote,
+                                                     const fm_remote_credentials *credentials,
+                                                     fm_error *error);
 /* Closes the object; all loaders that use it must be closed before. Accepts NULL. */
-void fm_remote_close(fm_remote *remote);
+FM_API void fm_remote_close(fm_remote *remote);
 
 #ifdef __cplusplus
 }

@@ -23,8 +23,8 @@ typedef struct fm_remote_wish {
     const char *name;      /* s3://, gs://, http:// or https:// */
     uint64_t offset_bytes; /* of the range */
     uint64_t range_bytes;  /* 0: the whole object */
-    const char *etag;      /* only this version of the object (If-Match); NULL: any */
-    const char *date;      /* "20150830T123600Z", for tests; NULL: now */
+    const char *etag; /* only this version of the object (If-Match); NULL, or a weak one: any */
+    const char *date; /* "20150830T123600Z", for tests; NULL: now */
 } fm_remote_wish;
 
 /* One request: freed by fm_remote_request_free(). */
@@ -38,10 +38,14 @@ typedef struct fm_remote_request {
 /* Whether a path is a name of this kind, by its scheme; otherwise it is a file's path. */
 bool fm_remote_is_name(const char *path);
 
+/* A name as messages show it: without a user, and a URL's query and fragment. Truncated to
+ * out_bytes - 1 characters. */
+void fm_remote_name_shown(const char *name, char *out, size_t out_bytes);
+
 /*
  * Makes a request. FM_OK; FM_ERR_ARGUMENT for a name that can't be requested (no bucket, no host,
- * control characters); FM_ERR_NOMEM. *out is zeroed after an error. No message holds a secret, nor
- * the query or the user of a URL, which may be one.
+ * control characters); FM_ERR_NOMEM; FM_ERR_UNAVAILABLE. *out is zeroed after an error. No message
+ * holds a secret, nor the query or the user of a URL, which may be one.
  */
 int fm_remote_request_make(fm_remote *remote, const fm_remote_wish *wish, fm_remote_request *out,
                            fm_error *error);

@@ -1,0 +1,35 @@
+/* What remote.c and remote_request.c share. */
+#ifndef FM_READ_REMOTE_IMPL_H
+#define FM_READ_REMOTE_IMPL_H
+
+#include "base/thread.h"
+#include "read/remote.h"
+
+/* Where a store's objects are requested. */
+typedef struct fm_remote_endpoint {
+    char
+        *origin; /* "https://host:port", without the scheme's own port; NULL: the store's default */
+    char *host;  /* "host:port" */
+    char *prefix; /* path before the bucket, percent-encoded: "" or "/a/b" */
+} fm_remote_endpoint;
+
+/* The strings are owned; NULL: none. */
+typedef struct fm_remote_keys {
+    char *access_key, *secret_key, *session_token, *bearer_token, *gs_access_key, *gs_secret_key;
+} fm_remote_keys;
+
+struct fm_remote {
+    /* Constant after open. */
+    fm_remote_config config;
+    char *endpoint_url, *gs_endpoint_url, *region, *ca_bundle; /* config points to these */
+    fm_remote_endpoint s3, gs;
+    pthread_mutex_t lock; /* guards `keys` */
+    fm_remote_keys keys;
+};
+
+/* Copies the credentials. FM_OK or FM_ERR_NOMEM, with *out empty. */
+int fm_remote_keys_get(fm_remote *remote, fm_remote_keys *out, fm_error *error);
+/* Overwrites and frees the strings. */
+void fm_remote_keys_fini(fm_remote_keys *keys);
+
+#endif
