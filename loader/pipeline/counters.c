@@ -61,7 +61,7 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     *out = (fm_stats){0};
     if (fm_loader_check(loader, NULL)) return;
     fm_reader_stats reader = {.name = "none", .reason = "the samples are in memory"};
-    if (loader->reader) fm_reader_stats_get(loader->reader, &reader);
+    if (loader->readers.files) fm_readers_stats_get(&loader->readers, &reader);
     fm_loader_lock(loader);
     *out = loader->records.sums;
     add_workers(loader, out); /* locked, so that no thread ends an idle time between two loads */
