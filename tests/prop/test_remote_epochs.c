@@ -119,6 +119,13 @@ static void pixels_are_those_of_files(void **state) {
     fm_loader_stats(loader, &stats);
     assert_int_equal(stats.read_files, 2 * N_FILES);
     assert_non_null(strstr(stats.reader, "+http"));
+    /* Three of four are remote; the second epoch had faults. */
+    assert_int_equal(stats.http_requests, test_http_n_requests(server));
+    assert_true(stats.http_requests > 2 * (N_FILES - N_FILES / 4));
+    assert_int_equal(stats.http_requests, 2 * (N_FILES - N_FILES / 4) + stats.http_retries);
+    assert_true(stats.http_refused > 0 && stats.http_refused <= stats.http_retries);
+    assert_true(stats.http_bytes > 0 && stats.http_retry_ns > 0);
+    assert_true(stats.http_connect_ns > 0 && stats.http_first_byte_ns > 0);
     fm_loader_close(&loader);
     fm_remote_close(remote);
 }
