@@ -1,5 +1,8 @@
 /* The reader's HTTP back end, against a server on this machine that does what can go wrong. */
 #define _GNU_SOURCE
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "http_server.h"
 #include "read/remote.h"
 #include "reads.h"
@@ -595,6 +598,108 @@ static void bad_names_are_reported(void **state) {
     session_close(&self);
 }
 
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+typedef struct tls_server {
+    char dir[64];
+    pid_t pid;
+    int port, out;
+} tls_server;
+
+/* openssl's server, with a certificate of its own for 127.0.0.1; skips the test without it. */
+static tls_server tls_open(void) {
+    tls_server self = {.port = 0};
+    char command[512], text[512];
+    size_t n = 0;
+    int ends[2];
+    test_dir_open(self.dir);
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 "
+             "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1",
+             self.dir);
+    if (system(command)) {
+        test_dir_close(self.dir);
+        fprintf(stderr, "skipped: there is no openssl that makes certificates\n");
+        skip();
+    }
+    snprintf(text, sizeof(text), "%s/object", self.dir);
+    test_file_write(text, 9, N_BYTES);
+    assert_int_equal(pipe(ends), 0);
+    self.pid = fork();
+    if (self.pid == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        if (!chdir(self.dir))
+            execlp("openssl", "openssl", "s_server", "-accept", "127.0.0.1:0", "-WWW", "-key",
+                   "key", "-cert", "cert", (char *)NULL);
+        _exit(1);
+    }
+    close(ends[1]);
+    self.out = ends[0];
+    for (ssize_t got; n + 1 < sizeof(text) && !self.port; n += (size_t)got) {
+        got = read(self.out, text + n, sizeof(text) - 1 - n);
+        if (got <= 0) fail_msg("openssl's server ended");
+        text[n + (size_t)got] = 0;
+        const char *const at = strstr(text, "ACCEPT 127.0.0.1:");
+        if (at && strchr(at, '\n')) self.port = atoi(at + strlen("ACCEPT 127.0.0.1:"));
+    }
+    return self;
+}
+
+static void tls_close(tls_server *self) {
+    kill(self->pid, SIGKILL);
+    waitpid(self->pid, NULL, 0);
+    close(self->out);
+    test_dir_close(self->dir);
+}
+
+static get get_tls(const tls_server *tls, const char *host, const char *ca_bundle,
+                   uint8_t *first_byte) {
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.ca_bundle = ca_bundle;
+    session_open(&self, &settings, (fm_reader_config){0});
+    get one;
+    get_init(&one, "");
+    snprintf(one.url, sizeof(one.url), "https://%s:%d/object", host, tls->port);
+    one.read.path = one.url;
+    one.read.why = one.why;
+    submit_one(self.reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+    if (!one.read.error) {
+        test_check_file(&one.read, 9, N_BYTES);
+        *first_byte = one.read.bytes[0];
+    }
+    session_close(&self);
+    return one;
+}
+
+/* Only a server with a certificate that is known, and for its name, is read from. */
+static void certificates_are_verified(void **state) {
+    (void)state;
+    tls_server tls = tls_open();
+    char cert[128], missing[128];
+    uint8_t byte = 0;
+    snprintf(cert, sizeof(cert), "%s/cert", tls.dir);
+    snprintf(missing, sizeof(missing), "%s/missing", tls.dir);
+    get one = get_tls(&tls, "127.0.0.1", cert, &byte);
+    if (one.read.error) fail_msg("%s", one.why);
+    assert_int_equal(byte, test_byte(9, 0));
+    const struct {
+        const char *host, *ca_bundle;
+    } cases[] = {{"127.0.0.1", NULL}, {"localhost", cert}, {"127.0.0.1", missing}};
+    for (size_t i = 0; i < 3; i++) {
+        one = get_tls(&tls, cases[i].host, cases[i].ca_bundle, &byte);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        char expected[64];
+        snprintf(expected, sizeof(expected), "the certificate of %s:%d: ", cases[i].host, tls.port);
+        if (strncmp(one.why, expected, strlen(expected))) fail_msg("case %zu: %s", i, one.why);
+        assert_null(strstr(one.why, "attempts"));
+    }
+    tls_close(&tls);
+}
+
 #define TEST(body) cmocka_unit_test_setup_teardown(body, set_up, tear_down)
 
 int main(void) {
@@ -619,6 +724,7 @@ int main(void) {
         TEST(connections_are_kept),
         TEST(requests_are_limited),
         TEST(bad_names_are_reported),
+        TEST(certificates_are_verified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
