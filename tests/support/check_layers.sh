@@ -37,7 +37,7 @@ only jpeglib.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decod
     loader/pack/rewrite.c
 only jerror.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
     loader/pack/rewrite.c
-only curl/curl.h loader/read/reader_http.c
+only curl/curl.h loader/read/http.c
 only openssl/evp.h loader/base/digest_openssl.c
 only openssl/hmac.h loader/base/digest_openssl.c
 only spng.h loader/decode/png.c

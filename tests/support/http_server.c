@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -378,6 +379,7 @@ static void start_connection_locked(test_http *server, int socket) {
     pthread_attr_t attributes;
     pthread_t thread;
     if (!one) die("memory");
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     *one = (connection){.next = server->connections, .server = server, .socket = socket};
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
