@@ -59,8 +59,33 @@ FM_API FM_CHECK_RESULT int fm_remote_open(fm_remote **out, const fm_remote_confi
 FM_API FM_CHECK_RESULT int fm_remote_set_credentials(fm_remote *remote,
                                                      const fm_remote_credentials *credentials,
                                                      fm_error *error);
-/* Closes the object; all loaders that use it must be closed before. Accepts NULL. */
+/* Closes the object; all loaders that use it must be closed before, and all its fetches ended.
+ * Does nothing in a forked child. Accepts NULL. */
 FM_API void fm_remote_close(fm_remote *remote);
+
+/* Version of libcurl, such as "7.88.1"; "" if feedmill was built without it. */
+FM_API const char *fm_libcurl_version(void);
+
+/* One object that is being read, apart from a loader. Each fetch is used by one thread at a time.
+ */
+typedef struct fm_fetch fm_fetch;
+
+/*
+ * Begins to read an object, or range_bytes of it from offset_bytes on (0: all of it, at most
+ * 256 MiB). The first call starts a thread, which the remote keeps, with its connections. *out is
+ * ended by fm_fetch_end(); NULL after an error. FM_ERR_NOMEM, FM_ERR_THREAD, FM_ERR_FORKED.
+ */
+FM_API FM_CHECK_RESULT int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name,
+                                          uint64_t offset_bytes, uint64_t range_bytes,
+                                          fm_error *error);
+/*
+ * Waits at most timeout_ns. FM_OK: *bytes is the object, valid until fm_fetch_end(); NULL if it is
+ * empty. FM_AGAIN: a timeout. FM_ERR_READ: the message says why it can't be read, without the name.
+ */
+FM_API FM_CHECK_RESULT int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes,
+                                         size_t *n_bytes, fm_error *error);
+/* Ends a fetch, also one that is not complete. Accepts NULL. */
+FM_API void fm_fetch_end(fm_fetch *fetch);
 
 #ifdef __cplusplus
 }

@@ -2,9 +2,11 @@
 #include "read/remote.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "read/http.h"
 #include "read/remote_impl.h"
 
 static bool is_empty(const char *text) { return !text || !*text; }
@@ -152,6 +154,13 @@ static int set_up(fm_remote *remote, const fm_remote_config *config, fm_error *e
     return status;
 }
 
+static bool init_locks(fm_remote *remote) {
+    if (pthread_mutex_init(&remote->lock, NULL)) return false;
+    if (!pthread_mutex_init(&remote->fetch_lock, NULL)) return true;
+    pthread_mutex_destroy(&remote->lock);
+    return false;
+}
+
 int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *error) {
     *out = NULL;
 #if !FM_HAVE_HTTP
@@ -165,7 +174,8 @@ int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *er
     if (status) return status;
     fm_remote *remote = fm_mem_zalloc(NULL, 1, sizeof(*remote));
     if (!remote) return fm_error_set(error, FM_ERR_NOMEM, "out of memory for a fm_remote");
-    if (pthread_mutex_init(&remote->lock, NULL)) {
+    remote->pid = getpid();
+    if (!init_locks(remote)) {
         fm_mem_free(remote);
         return fm_error_set(error, FM_ERR_THREAD, "a mutex could not be created");
     }
@@ -179,9 +189,12 @@ int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *er
 }
 
 void fm_remote_close(fm_remote *remote) {
-    if (!remote) return;
+    /* In a forked child the fetcher's thread does not exist, and a lock may be held for ever. */
+    if (!remote || remote->pid != getpid()) return;
+    fm_reader_close(&remote->fetcher);
     fm_remote_keys_fini(&remote->keys);
     pthread_mutex_destroy(&remote->lock);
+    pthread_mutex_destroy(&remote->fetch_lock);
     free_endpoint(&remote->s3);
     free_endpoint(&remote->gs);
     fm_mem_free(remote->endpoint_url);
@@ -192,6 +205,14 @@ void fm_remote_close(fm_remote *remote) {
 }
 
 const fm_remote_config *fm_remote_settings(const fm_remote *remote) { return &remote->config; }
+
+const char *fm_libcurl_version(void) {
+#if FM_HAVE_HTTP
+    return fm_http_version();
+#else
+    return "";
+#endif
+}
 
 /* ---- credentials ----------------------------------------------------------------------------- */
 

@@ -22,7 +22,7 @@
 typedef struct fm_remote_wish {
     const char *name;      /* s3://, gs://, http:// or https:// */
     uint64_t offset_bytes; /* of the range */
-    uint64_t range_bytes;  /* 0: the whole object */
+    uint64_t range_bytes;  /* 0: to the end of the object */
     const char *etag; /* only this version of the object (If-Match); NULL, or a weak one: any */
     const char *date; /* "20150830T123600Z", for tests; NULL: now */
 } fm_remote_wish;

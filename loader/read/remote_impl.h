@@ -1,8 +1,11 @@
-/* What remote.c and remote_request.c share. */
+/* What remote.c, remote_request.c and fetch.c share. */
 #ifndef FM_READ_REMOTE_IMPL_H
 #define FM_READ_REMOTE_IMPL_H
 
+#include <sys/types.h>
+
 #include "base/thread.h"
+#include "read/reader.h"
 #include "read/remote.h"
 
 /* Where a store's objects are requested. */
@@ -25,6 +28,9 @@ struct fm_remote {
     fm_remote_endpoint s3, gs;
     pthread_mutex_t lock; /* guards `keys` */
     fm_remote_keys keys;
+    pid_t pid;                  /* constant after open */
+    pthread_mutex_t fetch_lock; /* guards `fetcher` */
+    fm_reader *fetcher;         /* of fm_fetch_start(); opened by its first call */
 };
 
 /* Copies the credentials. FM_OK or FM_ERR_NOMEM, with *out empty. */

@@ -78,6 +78,8 @@ static int fill_values(const fm_remote_wish *wish, header_values *out, fm_error 
                                 wish->offset_bytes);
         snprintf(out->range, sizeof(out->range), "bytes=%" PRIu64 "-%" PRIu64, wish->offset_bytes,
                  wish->offset_bytes + wish->range_bytes - 1);
+    } else if (wish->offset_bytes > 0) {
+        snprintf(out->range, sizeof(out->range), "bytes=%" PRIu64 "-", wish->offset_bytes);
     }
     /* If-Match compares strongly: a weak ETag never matches. */
     if (wish->etag && strncmp(wish->etag, "W/", 2) != 0) out->etag = wish->etag;

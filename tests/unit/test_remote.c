@@ -231,6 +231,10 @@ static void ranges_and_versions(void **state) {
     assert_int_equal(fm_remote_request_make(remote, &wish, &request, &error), FM_OK);
     assert_int_equal(request.n_headers, 0);
     fm_remote_request_free(&request);
+    wish = (fm_remote_wish){.name = "s3://bucket/a", .offset_bytes = 7};
+    assert_int_equal(fm_remote_request_make(remote, &wish, &request, &error), FM_OK);
+    assert_string_equal(header_of(&request, "Range"), "bytes=7-");
+    fm_remote_request_free(&request);
     wish = (fm_remote_wish){.name = "s3://bucket/a", .offset_bytes = UINT64_MAX, .range_bytes = 2};
     assert_int_equal(fm_remote_request_make(remote, &wish, &request, &error), FM_ERR_ARGUMENT);
     wish = (fm_remote_wish){.name = "s3://bucket/a", .etag = "a\r\nX: y"};
