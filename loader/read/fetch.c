@@ -51,6 +51,7 @@ static fm_reader *fetcher_of(fm_remote *remote, fm_error *error) {
     pthread_mutex_lock(&remote->fetch_lock);
     const bool is_open = remote->fetcher || !fm_reader_open(&remote->fetcher, &config, error);
     fm_reader *const reader = is_open ? remote->fetcher : NULL;
+    if (is_open) remote->close_fetcher = fm_reader_close;
     pthread_mutex_unlock(&remote->fetch_lock);
     return reader;
 }

@@ -191,7 +191,7 @@ int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *er
 void fm_remote_close(fm_remote *remote) {
     /* In a forked child the fetcher's thread does not exist, and a lock may be held for ever. */
     if (!remote || remote->pid != getpid()) return;
-    fm_reader_close(&remote->fetcher);
+    if (remote->close_fetcher) remote->close_fetcher(&remote->fetcher);
     fm_remote_keys_fini(&remote->keys);
     pthread_mutex_destroy(&remote->lock);
     pthread_mutex_destroy(&remote->fetch_lock);

@@ -31,6 +31,8 @@ struct fm_remote {
     pid_t pid;                  /* constant after open */
     pthread_mutex_t fetch_lock; /* guards `fetcher` */
     fm_reader *fetcher;         /* of fm_fetch_start(); opened by its first call */
+    /* Closes the fetcher; NULL: there is none. A pointer, as readers need this file's functions. */
+    void (*close_fetcher)(fm_reader **fetcher);
 };
 
 /* Copies the credentials. FM_OK or FM_ERR_NOMEM, with *out empty. */

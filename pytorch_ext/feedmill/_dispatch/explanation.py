@@ -119,8 +119,9 @@ def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
     """Lines about remote objects in the attribute ``paths`` of datasets with feedmill_item."""
     found: dict[str, str] = {}
     for dataset in datasets:
-        paths = getattr(dataset, "paths", None)
-        if hasattr(dataset, "feedmill_item") and type(paths) is list:
+        # A property would be the user's code, which explain() does not call.
+        paths = getattr(dataset, "__dict__", {}).get("paths")
+        if hasattr(type(dataset), "feedmill_item") and type(paths) is list:
             for path in paths[probed(len(paths))]:
                 place = place_of(path)
                 if place and place not in found:

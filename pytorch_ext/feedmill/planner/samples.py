@@ -536,7 +536,7 @@ def _names_remote(base_dataset: BaseDataset) -> bool | None:
     dataset = base_dataset.dataset
     if type(dataset).__module__.startswith("feedmill.packing"):
         return False
-    paths = getattr(dataset, "paths", None)
+    paths = getattr(dataset, "__dict__", {}).get("paths")
     if type(dataset).__module__ == "feedmill.data.images" and type(paths) is list:
         return has_names(paths)
     return None
