@@ -71,13 +71,32 @@ static bool begin_request(fm_http_reader *self, fm_transfer *transfer,
     return true;
 }
 
+/* Makes the request: FM_AGAIN if the reader is closing. fm_reader_close() waits for callbacks, and
+ * so for the use of the caller's fm_remote, which may be closed after it. */
+static int make_request(fm_http_reader *self, const fm_transfer *transfer, fm_remote_request *out,
+                        fm_error *error) {
+    fm_reader *const reader = self->reader;
+    const fm_remote_wish wish = fm_transfer_wish(transfer);
+    *out = (fm_remote_request){0};
+    pthread_mutex_lock(&reader->lock);
+    const bool closing = reader->closing;
+    reader->n_callbacks += !closing;
+    pthread_mutex_unlock(&reader->lock);
+    if (closing) return FM_AGAIN;
+    const int status = fm_remote_request_make(self->remote, &wish, out, error);
+    pthread_mutex_lock(&reader->lock);
+    reader->n_callbacks--;
+    fm_reader_signal_if_quiet_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+    return status;
+}
+
 /* Begins the next attempt, or ends the read if there can be none. */
 static void begin_attempt(fm_http_reader *self, fm_transfer *transfer) {
     fm_remote_request request;
     fm_error error;
     fm_transfer_reset(transfer);
-    const fm_remote_wish wish = fm_transfer_wish(transfer);
-    const int status = fm_remote_request_make(self->remote, &wish, &request, &error);
+    const int status = make_request(self, transfer, &request, &error);
     const bool has_begun = !status && begin_request(self, transfer, &request);
     fm_remote_request_free(&request);
     if (has_begun) return;
@@ -85,7 +104,7 @@ static void begin_attempt(fm_http_reader *self, fm_transfer *transfer) {
         fm_transfer_say(transfer, "%s", error.message);
         fm_transfer_fail(transfer);
     } else {
-        fm_transfer_fail_code(transfer, ENOMEM);
+        fm_transfer_fail_code(transfer, status == FM_AGAIN ? ECANCELED : ENOMEM);
     }
     end_read(self, transfer);
 }

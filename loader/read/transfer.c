@@ -135,7 +135,8 @@ static fm_attempt judge_status(fm_transfer *transfer) {
     if (status == 408 || status >= 500) return FM_ATTEMPT_AGAIN;
     if (status == 416) return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY);
     if (status == 412) fm_transfer_say(transfer, "the object has changed since it was first read");
-    if (status >= 300 && status < 400)
+    /* S3's answer where a bucket is in another region has a code, and no URL. */
+    if (status >= 300 && status < 400 && !*code)
         fm_transfer_say(transfer, "HTTP %d: a redirect that can't be followed", status);
     return fm_transfer_fail(transfer);
 }

@@ -237,6 +237,7 @@ static void lasting_faults_are_reported(void **state) {
         {"status=404,code=NoSuchKey", "HTTP 404 NoSuchKey"},
         {"status=400", "HTTP 400"},
         {"status=401", "HTTP 401"},
+        {"status=301,code=PermanentRedirect", "HTTP 301 PermanentRedirect"},
         {"status=304", "HTTP 304: a redirect that can't be followed"},
         {"redirect=ftp://127.0.0.1/", "HTTP 302: a redirect that can't be followed"},
         {"redirect=file:///etc/passwd", "HTTP 302: a redirect that can't be followed"},
