@@ -285,6 +285,8 @@ def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) ->
     options = [
         *compiler.cmake(),
         "-DFM_CUDA=OFF",
+        # libcurl would have to be there, with all that it needs, where the wheel is used.
+        "-DFM_HTTP=OFF",
         f"-DJPEG_LIBRARY={lib / 'libjpeg.a'}",
         f"-DJPEG_INCLUDE_DIR={include}",
         f"-DFM_URING_LIBRARY={lib / 'liburing.a'}",

@@ -540,7 +540,11 @@ typedef struct fm_config {
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
     uint32_t sample_records;   /* how many of the latest to keep, at most 2^24; default 0 */
     fm_cache *cache;           /* files in memory, owned by the caller; default NULL */
-    fm_device_config device;   /* not together with an allocator; default: none */
+    /* Reads paths that begin with s3://, gs://, http:// or https:// (feedmill/remote.h). Owned by
+     * the caller, and closed after the loader. Default NULL: samples with such paths are rejected
+     * with FM_ERR_READ. */
+    struct fm_remote *remote;
+    fm_device_config device; /* not together with an allocator; default: none */
 } fm_config;
 
 /* Fills *config with the defaults named above. */

@@ -60,6 +60,14 @@ typedef struct fm_wait_causes {
     X(read_opens, "files opened")                                                              \
     X(read_bytes, "bytes read")                                                                \
     X(read_ns, "sum over files of the time from the start of the read to its last byte")       \
+    X(http_requests, "requests for objects that have ended, each attempt and redirect")        \
+    X(http_retries, "those that followed a failure")                                           \
+    X(http_refused, "those that were answered with status 429 or 503: too many")               \
+    X(http_bytes, "bytes of the bodies of responses, whether of use or not")                   \
+    X(http_connect_ns, "sum over requests of the time until the connection was ready")         \
+    X(http_first_byte_ns, "sum over requests of the time from then to the response")           \
+    X(http_transfer_ns, "sum over requests of the time from then to its end")                  \
+    X(http_retry_ns, "sum over failures of the pause before the next attempt")                 \
     X(cache_hits, "files that came from the cache, and were not read")                         \
     X(cache_misses, "files that were not in the cache")                                        \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
@@ -93,7 +101,7 @@ typedef struct fm_stats {
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
     fm_wait_causes causes;   /* of data_wait_ns */
-    char reader[16];         /* "uring" or "pread" */
+    char reader[16];         /* "uring" or "pread"; "uring+http", "pread+http" with objects */
     char reader_reason[192]; /* why this reader was chosen */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2", "avx512", "neon" */
 } fm_stats;

@@ -36,6 +36,14 @@ static void add_reader(const fm_loader *loader, const fm_reader_stats *reader, f
     out->read_bytes = reader->n_bytes;
     out->read_ns = reader->read_ns;
     out->read_depth = reader->depth;
+    out->http_requests = reader->n_requests;
+    out->http_retries = reader->n_retries;
+    out->http_refused = reader->n_refused;
+    out->http_bytes = reader->fetched_bytes;
+    out->http_connect_ns = reader->connect_ns;
+    out->http_first_byte_ns = reader->first_byte_ns;
+    out->http_transfer_ns = reader->transfer_ns;
+    out->http_retry_ns = reader->retry_ns;
     snprintf(out->reader, sizeof(out->reader), "%s", reader->name);
     snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader->reason);
     if (!loader->config.cache) return;
@@ -61,7 +69,7 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     *out = (fm_stats){0};
     if (fm_loader_check(loader, NULL)) return;
     fm_reader_stats reader = {.name = "none", .reason = "the samples are in memory"};
-    if (loader->reader) fm_reader_stats_get(loader->reader, &reader);
+    if (loader->readers.files) fm_readers_stats_get(&loader->readers, &reader);
     fm_loader_lock(loader);
     *out = loader->records.sums;
     add_workers(loader, out); /* locked, so that no thread ends an idle time between two loads */

@@ -8,6 +8,9 @@
 #include "pipeline/submit.h"
 #include "pipeline/virtual_workers.h"
 
+/* Of a path in a message: leaves room for the reason. */
+#define SHOWN_PATH_BYTES 768
+
 /* ---- handing out a batch --------------------------------------------------------------------- */
 
 /* `memory` is that of the batch's buffer; NULL if the batch is on a device. */
@@ -135,14 +138,16 @@ static fm_task *first_rejected(const fm_pending *pending) {
 
 static void describe(const fm_task *task, fm_error *error) {
     const fm_read *const read = &task->read;
+    char path[SHOWN_PATH_BYTES];
+    fm_readers_show_path(read->path, path, sizeof(path));
     if (task->range_bytes)
         fm_error_set(error, task->cause, "sample %lld (bytes %llu to %llu of %s): %s",
                      (long long)task->index, (unsigned long long)read->offset_bytes,
-                     (unsigned long long)(read->offset_bytes + task->range_bytes - 1), read->path,
+                     (unsigned long long)(read->offset_bytes + task->range_bytes - 1), path,
                      task->why);
     else
         fm_error_set(error, task->cause, "sample %lld (%s): %s", (long long)task->index,
-                     *read->path ? read->path : "in memory", task->why);
+                     *path ? path : "in memory", task->why);
     fm_error_set_index(error, task->index);
 }
 

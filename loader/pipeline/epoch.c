@@ -14,7 +14,7 @@ static void drop_batches(fm_loader *loader) {
     for (uint32_t i = 0; i < queue->n; i++) {
         fm_pending *const batch = fm_queue_at(queue, i);
         for (uint32_t t = 0; t < batch->n_tasks; t++)
-            if (!batch->tasks[t].data) fm_reader_return(loader->reader, &batch->tasks[t].read);
+            if (!batch->tasks[t].data) fm_readers_return(&loader->readers, &batch->tasks[t].read);
         if (batch->buffer) fm_buffer_recycle(batch->buffer);
     }
     queue->n = queue->n_with_buffer = 0;
@@ -46,7 +46,7 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     const bool is_busy = queue->n_reading > 0 || queue->n_active > 0;
     atomic_store(&queue->is_cancelled, true);
     fm_loader_unlock(loader);
-    if (is_busy && loader->reader) fm_reader_cancel_queued(loader->reader);
+    if (is_busy) fm_readers_cancel_queued(&loader->readers);
     fm_loader_lock(loader);
     wait_until_idle(loader);
     fm_device_stage_drop(loader);

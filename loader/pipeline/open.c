@@ -198,11 +198,12 @@ static int open_reader(fm_loader *loader, fm_error *error) {
         .depth = loader->config.read_depth,
         .buffer_bytes = loader->config.read_ahead_bytes,
         .max_file_bytes = loader->config.max_file_bytes,
+        .remote = loader->config.remote,
         .on_done = fm_submit_on_read,
         .user = loader,
         .counter = &loader->counter,
     };
-    return fm_reader_open(&loader->reader, &config, error);
+    return fm_readers_open(&loader->readers, &config, error);
 }
 
 /* The process keeps at most as many CPUs busy as it has decode threads, and one for reading. */
@@ -259,7 +260,7 @@ void fm_loader_close(fm_loader **pointer) {
         fm_loader_unlock(loader);
     }
     fm_workers_join(loader);
-    fm_reader_close(&loader->reader);
+    fm_readers_close(&loader->readers);
     fm_workers_close(loader);
     fm_throttle_close(&loader->throttle);
     fm_device_stage_quiesce(loader);

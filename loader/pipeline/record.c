@@ -267,10 +267,8 @@ static void note_slow(fm_loader *loader, const fm_task *task, const fm_sample_re
     fm_records *const records = &loader->records;
     fm_slow_sample *const place = slow_place(loader, record->index);
     if (cost_ns(&place->record) >= cost_ns(record)) return;
-    const size_t n = strlen(task->read.path);
-    const size_t skipped = n < FM_SLOW_PATH_BYTES ? 0 : n - FM_SLOW_PATH_BYTES + 1;
     place->record = *record;
-    memcpy(place->path, task->read.path + skipped, n - skipped + 1);
+    fm_readers_show_path(task->read.path, place->path, sizeof(place->path));
     records->slow_limit_ns = 0;
     if (records->n_slow < FM_N_SLOW) return;
     records->slow_limit_ns = UINT64_MAX;

@@ -116,6 +116,10 @@ void fm_schedule_finish(fm_loader *loader, fm_task *task) {
 
 void fm_schedule_reject(const fm_loader *loader, fm_task *task, int sys_errno) {
     fm_error why;
+    if (sys_errno == FM_READ_REMOTE) { /* task->why is set */
+        task->cause = FM_ERR_READ;
+        return;
+    }
     if (sys_errno == EFBIG) {
         fm_error_set(&why, FM_ERR_LIMIT, "the %s is larger than max_file_bytes (%llu)",
                      task->read.range_bytes ? "image" : "file",

@@ -33,7 +33,7 @@
 #include "pipeline/pixels.h"
 #include "pipeline/rows.h"
 #include "pipeline/views.h"
-#include "read/reader.h"
+#include "read/readers.h"
 #include "ring/ring.h"
 
 /* Classes of file sizes, each twice as large as the one before: below 8 KiB, below 16, ... */
@@ -292,7 +292,7 @@ struct fm_loader {
     pid_t pid;
     fm_mem_counter counter;
     fm_ring *ring;
-    fm_reader *reader;  /* NULL with arrays */
+    fm_readers readers; /* not open with arrays */
     fm_worker *workers; /* [n_workers] */
     uint32_t n_workers;
     fm_throttle throttle;

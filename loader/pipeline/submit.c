@@ -176,7 +176,11 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
         task->data_bytes = samples[i].data_bytes;
         task->index = samples[i].index;
         task->occurrence = loader->epoch.occurrences[task->index]++;
-        task->read = (fm_read){.path = path, .offset_bytes = samples[i].offset_bytes, .user = task};
+        task->read = (fm_read){.path = path,
+                               .offset_bytes = samples[i].offset_bytes,
+                               .why = task->why,
+                               .why_bytes = sizeof(task->why),
+                               .user = task};
         set_range(loader, task, &samples[i]);
         batch->labels[i] = samples[i].label;
         path += n_bytes;
@@ -262,7 +266,7 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     for (uint32_t i = 0; i < batch->n_tasks; i++) start_task(loader, &batch->tasks[i], &end);
     *end = NULL;
     fm_loader_unlock(loader);
-    if (reads) fm_reader_submit(loader->reader, reads);
+    if (reads) fm_readers_submit(&loader->readers, reads);
     return FM_OK;
 }
 

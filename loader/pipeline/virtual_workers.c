@@ -166,7 +166,7 @@ static void note_drawn(fm_loader *loader, fm_pending *batch, fm_task *task) {
 
 /* Locked. The image is too large to be drawn for: the caller gets the sample. */
 static void reject(fm_loader *loader, fm_task *task, const fm_error *why) {
-    if (!task->data) fm_reader_return(loader->reader, &task->read);
+    if (!task->data) fm_readers_return(&loader->readers, &task->read);
     task->width = task->height = 0;
     task->cause = why->status;
     snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why->message);

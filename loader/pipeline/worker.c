@@ -22,7 +22,7 @@ static void end_read(fm_worker *worker, fm_task *task, int status) {
         const fm_cache_key key = fm_task_cache_key(task);
         fm_cache_put(loader->config.cache, &key, task->read.bytes, task->read.n_bytes);
     }
-    fm_reader_return(loader->reader, &task->read);
+    fm_readers_return(&loader->readers, &task->read);
 }
 
 static void run_task(fm_worker *worker, fm_task *task) {

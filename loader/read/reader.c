@@ -75,8 +75,19 @@ static int open_uring(fm_reader *reader, fm_error *error) {
 #endif
 }
 
+static int open_http(fm_reader *reader, fm_error *error) {
+#if FM_HAVE_HTTP
+    return open_backend(reader, &fm_reader_http_backend, error);
+#else
+    (void)reader;
+    return fm_error_set(error, FM_ERR_UNAVAILABLE,
+                        "feedmill was built without libcurl, which reading objects needs");
+#endif
+}
+
 static int open_kind(fm_reader *reader, fm_error *error) {
     const fm_reader_kind kind = reader->config.kind;
+    if (reader->config.remote) return open_http(reader, error);
     if (kind == FM_READER_PREAD) {
         fm_reader_note(reader, "asked for");
         return open_backend(reader, &fm_reader_pread_backend, error);
@@ -202,7 +213,10 @@ static fm_read *drain_locked(fm_reader *reader) {
 void fm_reader_cancel_queued(fm_reader *reader) {
     pthread_mutex_lock(&reader->lock);
     fm_read *const list = drain_locked(reader);
+    const fm_reader_backend *const backend = reader->backend;
+    if (backend->cancel_locked) backend->cancel_locked(reader);
     pthread_mutex_unlock(&reader->lock);
+    if (backend->cancel_locked) backend->notify(reader);
     cancel(reader, list);
 }
 

@@ -1,6 +1,7 @@
 /*
- * Reads files, or byte ranges of files, asynchronously. Two back ends serve the same contract:
- * io_uring (reader_uring.c) and a pool of threads with pread() (reader_pread.c).
+ * Reads files, or byte ranges of files, asynchronously. Three back ends serve the same contract:
+ * io_uring (reader_uring.c), a pool of threads with pread() (reader_pread.c), and, for objects on
+ * servers, HTTP (reader_http.c). What follows says "file" for both.
  *
  * Requests. Any thread may submit; submitting never blocks. Reads start in order of submission and
  * finish in any order. Each accepted request ends in exactly one call of on_done(), on a thread of
@@ -28,9 +29,12 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "feedmill/remote.h"
 
 /* fm_read.error: the file ends before the range does. No errno is negative. */
 #define FM_READ_ENDS_EARLY (-1)
+/* fm_read.error: an object that could not be read; fm_read.why says why. */
+#define FM_READ_REMOTE (-2)
 
 typedef struct fm_read {
     /* Set by the caller, which must keep them unchanged until on_done(). */
@@ -39,11 +43,13 @@ typedef struct fm_read {
     uint64_t offset_bytes;   /* start of the range; below 2^62 */
     uint64_t range_bytes;    /* 0: the whole file */
     void *user;
+    char *why; /* memory for the reason of FM_READ_REMOTE, in words; may be NULL */
+    size_t why_bytes;
     /* Set by the reader. */
     uint8_t *bytes; /* the file or range, 64-byte aligned; NULL on error or if it is empty */
     uint64_t n_bytes;
-    /* 0, an errno, EFBIG for a file of more than max_file_bytes, FM_READ_ENDS_EARLY, or ECANCELED,
-     * which a file system may also return. */
+    /* 0, an errno, EFBIG for a file of more than max_file_bytes, FM_READ_ENDS_EARLY,
+     * FM_READ_REMOTE, or ECANCELED, which a file system may also return. */
     int error;
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t buffer_wait_ns; /* part of the wait until started_ns in which buffers were short */
@@ -55,6 +61,7 @@ typedef struct fm_reader_config {
     uint32_t depth; /* maximum of reads in flight; 0: 64 with io_uring, 32 threads with pread */
     uint64_t buffer_bytes;
     uint64_t max_file_bytes;
+    fm_remote *remote; /* all paths are names of objects, and `kind` has no effect; NULL: files */
     void (*on_done)(void *user, fm_read *read);
     void *user;
     fm_mem_counter *counter;
@@ -65,7 +72,12 @@ typedef struct fm_reader_stats {
     uint64_t read_ns; /* sum over files, start to done */
     uint32_t depth;   /* actual maximum of reads in flight, after the system's limits */
     uint32_t n_threads;
-    const char *name; /* "uring" or "pread" */
+    /* Of objects: all attempts, redirects included; those after a failure; those that were answered
+     * with 429 or 503; bytes of bodies, whether of use or not. Then sums over attempts: until the
+     * connection was ready, until the response began, until it ended; and the pauses. */
+    uint64_t n_requests, n_retries, n_refused, fetched_bytes;
+    uint64_t connect_ns, first_byte_ns, transfer_ns, retry_ns;
+    const char *name; /* "uring", "pread" or "http" */
     char reason[192]; /* why this back end was chosen, and which limits lowered the depth */
 } fm_reader_stats;
 
@@ -82,7 +94,8 @@ int fm_reader_open(fm_reader **out, const fm_reader_config *config, fm_error *er
  * with ECANCELED.
  */
 void fm_reader_submit(fm_reader *reader, fm_read *list);
-/* Ends all requests that have not started with ECANCELED; on_done() runs on the calling thread. */
+/* Ends all requests that have not started with ECANCELED; on_done() runs on the calling thread.
+ * Requests of objects that have started also end so, soon, on the reader's thread. */
 void fm_reader_cancel_queued(fm_reader *reader);
 /* Returns the buffer of a finished request to the reader and sets read->bytes to NULL. Does nothing
  * if the request has no buffer. */

@@ -101,10 +101,11 @@ bool fm_reader_reserve_locked(fm_reader *reader) {
     return true;
 }
 
-bool fm_reader_grow_buffer(fm_reader *reader, fm_reader_op *op) {
+bool fm_reader_grow_buffer(fm_reader *reader, fm_reader_op *op, uint64_t least_bytes) {
     const uint64_t most = reader->config.max_file_bytes + 1;
     uint64_t wanted = op->capacity * 2;
     if (wanted < 65536) wanted = 65536;
+    if (wanted < least_bytes) wanted = least_bytes;
     if (wanted > most) wanted = most;
     pthread_mutex_lock(&reader->lock);
     if (!op->read) { /* abandoned by close() */

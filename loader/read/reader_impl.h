@@ -5,7 +5,7 @@
  *     reader_common.c   the text of the reason, and the reference count
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
- *     reader_pread.c, reader_uring.c   the back ends
+ *     reader_pread.c, reader_uring.c, reader_http.c   the back ends
  *
  * A back end's thread calls fm_reader_dequeue_locked() for the next read, reads into op->buffer,
  * calls fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one
@@ -38,6 +38,7 @@
 typedef struct fm_reader_op {
     fm_read *read;             /* under lock; NULL after on_done() or when abandoned by close() */
     struct fm_reader_op *next; /* free list, under lock; the back end's while in use */
+    bool cancelled;            /* under lock: fm_reader_cancel_queued() wants it to end */
     /* Only the back end uses these, from fm_reader_dequeue_locked() to fm_reader_finish(). */
     uint8_t *buffer;
     uint64_t capacity; /* of the buffer */
@@ -49,6 +50,7 @@ typedef struct fm_reader_op {
     uint32_t index;     /* in reader->ops */
     uint32_t n_retries; /* after EAGAIN or EINTR */
     int error;
+    const char *why; /* goes with FM_READ_REMOTE; the back end's memory */
     bool opened;
     /* io_uring: the file is in the ring's file table; it must be opened without O_NONBLOCK. */
     bool in_slot, open_blocking;
@@ -81,6 +83,9 @@ typedef struct fm_reader_backend {
     /* A read can start. True: the caller must call notify() after it has released the lock. */
     bool (*wake_locked)(fm_reader *reader);
     void (*notify)(fm_reader *reader);
+    /* All reads in flight are to end soon with ECANCELED, where that is possible; marks them. The
+     * caller must call notify() after it has released the lock. NULL: it is not possible. */
+    void (*cancel_locked)(fm_reader *reader);
     /* reader->closing was set: wakes all threads. */
     void (*stop_locked)(fm_reader *reader);
     /* Joins the threads that end, and detaches those that are stuck. */
@@ -135,6 +140,7 @@ extern const fm_reader_backend fm_reader_pread_backend;
 #if FM_HAVE_URING
 extern const fm_reader_backend fm_reader_uring_backend;
 #endif
+extern const fm_reader_backend fm_reader_http_backend; /* where there is libcurl */
 
 /* fm_reader_open() with fault injection; `fault` may be NULL. */
 int fm_reader_open_faulty(fm_reader **out, const fm_reader_config *config,
@@ -158,9 +164,10 @@ void fm_reader_record_size_locked(fm_reader *reader, uint64_t bytes);
 bool fm_reader_reserve_locked(fm_reader *reader);
 /* Frees a buffer of the arena or the heap. Accepts NULL. */
 void fm_reader_free_buffer_locked(fm_reader *reader, uint8_t *buffer);
-/* Enlarges op->buffer, on the heap if the arena is full: a read that has started never waits. False
+/* Enlarges op->buffer to twice its size, or to least_bytes if that is more; on the heap if the
+ * arena is full: a read that has started never waits. Never to more than max_file_bytes + 1. False
  * without memory, or if close() has abandoned the read. */
-bool fm_reader_grow_buffer(fm_reader *reader, fm_reader_op *op);
+bool fm_reader_grow_buffer(fm_reader *reader, fm_reader_op *op, uint64_t least_bytes);
 /* Frees all buffers. No thread runs any more. */
 void fm_reader_buffers_fini(fm_reader *reader);
 

@@ -1,6 +1,7 @@
 /* The life of one read: from the queue to a back end, its progress, and its end in on_done(). */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,6 +50,8 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     op->offset_bytes = read->offset_bytes;
     op->range_bytes = read->range_bytes;
     op->cached = NULL;
+    op->cancelled = false;
+    op->why = NULL;
     op->n_retries = 0;
     op->opened = op->in_slot = op->open_blocking = false;
     const size_t path_bytes = strnlen(read->path, sizeof(op->path)) + 1;
@@ -80,7 +83,7 @@ bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n) {
         return false;
     }
     if (op->n_bytes == op->expected_bytes) return false;
-    if (op->n_bytes < op->capacity || fm_reader_grow_buffer(reader, op)) return true;
+    if (op->n_bytes < op->capacity || fm_reader_grow_buffer(reader, op, 0)) return true;
     op->error = ENOMEM;
     return false;
 }
@@ -135,6 +138,7 @@ static void set_result_locked(fm_reader *reader, fm_reader_op *op, fm_read *read
     read->bytes = op->buffer;
     read->n_bytes = op->error ? 0 : op->n_bytes;
     read->error = op->error;
+    if (op->why && read->why) snprintf(read->why, read->why_bytes, "%s", op->why);
     read->started_ns = op->started_ns;
     read->done_ns = fm_clock_ns();
     reader->stats.n_opens += op->opened;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cache.h"
+#include "remote.h"
 
 namespace feedmill {
 
@@ -285,7 +286,7 @@ namespace {
 struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
-    PyObject *device = nullptr, *views = nullptr;
+    PyObject *device = nullptr, *views = nullptr, *remote = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -320,13 +321,14 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "rejected_formats",
                                         "views",
                                         "decodes_scaled",
+                                        "remote",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOp", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
             &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
-            &device, &config.rejected_formats, &views, &scaled))
+            &device, &config.rejected_formats, &views, &scaled, &remote))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -383,6 +385,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         config.cache = cache_from_object(given.cache);
         if (!config.cache) return false;
         out->cache = Ref::borrow(given.cache);
+    }
+    if (given.remote && given.remote != Py_None) {
+        config.remote = remote_from_object(given.remote);
+        if (!config.remote) return false;
+        out->remote = Ref::borrow(given.remote);
     }
     if (given.alloc && given.alloc != Py_None) {
         out->alloc = Ref::borrow(given.alloc);

@@ -169,7 +169,8 @@ PyObject *loader_submit(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (!call ||
         !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", const_cast<char **>(names), &indices,
                                      &paths, &data, &labels) ||
-        !batch.fill(indices, paths, data, labels, state->config.config.batch_size))
+        !batch.fill(indices, paths, data, labels, state->config.config.batch_size,
+                    state->config.remote.get()))
         return nullptr;
     // Reserved before the native loader gets the batch: after that nothing may fail here.
     Held entry;

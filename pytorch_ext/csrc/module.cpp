@@ -7,6 +7,7 @@
 #include "loader.h"
 #include "operations.h"
 #include "python.h"
+#include "remote.h"
 #include "render.h"
 #include "tensor.h"
 #include "transcoder.h"
@@ -19,6 +20,11 @@ namespace {
 PyObject *version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_version()); }
 
 PyObject *usable_cpus(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(fm_usable_cpus()); }
+
+// Version of libcurl; "": built without it.
+PyObject *libcurl_version(PyObject *, PyObject *) {
+    return PyUnicode_FromString(fm_libcurl_version());
+}
 
 PyObject *jpeg_version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_jpeg_version()); }
 
@@ -109,6 +115,7 @@ int exec_module(PyObject *module) {
                     new_exception("feedmill._native.BudgetError", PyExc_ValueError)) ||
         !add_object(module, "Loader", make_loader_type(module)) ||
         !add_object(module, "Cache", make_cache_type(module)) ||
+        !add_object(module, "Remote", make_remote_type(module)) ||
         !add_object(module, "Transcoder", make_transcoder_type(module)) ||
         !add_object(module, "PACK_REASONS", pack_reasons()) ||
         !add_object(module, "STEP_FIELDS", list_from(step_fields)) ||
@@ -189,6 +196,8 @@ PyObject *passed_items(PyObject *, PyObject *args) {
 PyMethodDef functions[] = {
     method_entry<version>("version", METH_NOARGS, "Version of the native library."),
     method_entry<usable_cpus>("usable_cpus", METH_NOARGS, "CPUs by affinity and cgroup quota."),
+    method_entry<libcurl_version>("libcurl_version", METH_NOARGS,
+                                  "Libraries that read URLs, or ''."),
     method_entry<jpeg_version>("jpeg_version", METH_NOARGS, "Version of libjpeg-turbo."),
     method_entry<imread>("imread", METH_VARARGS,
                          "A JPEG as (bytearray, height, width), or why not."),

@@ -1,9 +1,12 @@
 #include "samples.h"
 
+#include "remote.h"
+
 namespace feedmill {
 
 bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
-                   size_t most_samples) {
+                   size_t most_samples, PyObject *remote) {
+    remote_ = remote;
     if (data == Py_None) data = nullptr;
     if (labels == Py_None) labels = nullptr;
     const Py_ssize_t n = PySequence_Size(indices);
@@ -50,7 +53,7 @@ bool Samples::set_path(PyObject *path, fm_sample *sample) {
     Ref owner(encoded);
     sample->path = PyBytes_AsString(encoded);
     paths_.push_back(std::move(owner));
-    return true;
+    return !remote_ || prepare_remote(remote_, sample->path);
 }
 
 bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {

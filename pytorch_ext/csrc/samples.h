@@ -12,10 +12,12 @@ class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, memory (address, n_bytes,
     // owner, "memory"), a range (offset, n_bytes, verified, rows) of the file at the path, or None:
-    // the whole file. `labels`: None, or ints. More than most_samples are refused before memory is
-    // allocated for them. False: a Python exception is set.
+    // the whole file. `labels`: None, or ints. `remote`: the _native.Remote that reads names such
+    // as s3://bucket/key, which gets its credentials at the first one; nullptr: none. More than
+    // most_samples are refused before memory is allocated for them. False: a Python exception is
+    // set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
-              size_t most_samples);
+              size_t most_samples, PyObject *remote);
     std::vector<fm_sample> samples;
     References
         images; // the bytes objects and memory in `data`, which the native loader does not copy
@@ -30,6 +32,7 @@ class Samples {
     bool set_rows(PyObject *rows, fm_sample *sample);
     std::vector<fm_restart_index> rows_; // reserved for the whole batch: samples point to entries
     References paths_;
+    PyObject *remote_ = nullptr;
 };
 
 } // namespace feedmill

@@ -16,6 +16,7 @@ that it may import:
 - ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
 - ``deferred``: Pillow images that are decoded only as far as somebody uses them.
 - ``handover``: batches from worker processes through memory that is used again.
+- ``remote``: names such as s3://bucket/key, and the credentials to read them.
 - ``packing``: datasets in tar shards, ``Pack`` and ``WebDataset``, and the writer of packs.
 - ``profiling``: counters, stall attribution, reports, logs, and loaders that are not ours.
 - ``system``: facts about the machine, this process and other processes, and fork-safe locks.

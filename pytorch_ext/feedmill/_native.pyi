@@ -63,6 +63,7 @@ class BudgetError(ValueError):
 
 def version() -> str: ...
 def usable_cpus() -> int: ...
+def libcurl_version() -> str: ...  # such as "7.88.1"; "": built without it
 def jpeg_version() -> str:
     """The version of libjpeg-turbo at compile time, such as "2.1.5"."""
 
@@ -223,6 +224,46 @@ class Cache:
         """ValueError: the budget exceeds the process's memory, or is too small to keep any file."""
 
 @final
+class Remote:
+    """Settings and credentials of object stores, shared by the loaders that get it; they keep it
+    alive. Thread-safe. A forked child makes its own."""
+
+    pid: int  # of the process that made it; read-only
+
+    def __new__(
+        cls,
+        *,
+        endpoint_url: str | None = None,
+        gs_endpoint_url: str | None = None,
+        region: str | None = None,
+        ca_bundle: str | None = None,
+        max_requests: int = 0,  # numbers: 0: the default of fm_remote_config
+        max_attempts: int = 0,
+        connect_timeout_ms: int = 0,
+        stall_timeout_ms: int = 0,
+        give_up_ms: int = 0,
+        # Called with "s3" or "gs" before the first name of that scheme is read; its exception
+        # leaves Loader.submit() or fetch().
+        prepare: Callable[[str], object] | None = None,
+    ) -> Self:
+        """ValueError: a setting is invalid. RuntimeError: built without libcurl."""
+    def set_credentials(
+        self,
+        *,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        session_token: str | None = None,
+        bearer_token: str | None = None,
+        gs_access_key: str | None = None,
+        gs_secret_key: str | None = None,
+    ) -> None:
+        """Replaces all of them. ValueError: a key without its secret, or invalid characters."""
+    def fetch(
+        self, name: str | bytes | PathLike[Any], offset: int = 0, n_bytes: int = 0, /
+    ) -> bytes | str:
+        """Reads an object, or a range of it; a str: why it can't be read. Without the GIL."""
+
+@final
 class Transcoder:
     """Transcodes JPEGs for packs. Not thread-safe, not picklable."""
 
@@ -305,6 +346,7 @@ class Loader:
         # (ops, value_table, resize_order) of each further view; see fm_config.more_views.
         views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
         decodes_scaled: bool = False,  # see fm_config
+        remote: Remote | None = None,  # reads s3://, gs://, http:// and https:// paths
     ) -> Self: ...
     def start(
         self,

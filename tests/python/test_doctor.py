@@ -315,7 +315,7 @@ def test_detection_of_the_page_cache(tmp_path):
 
 COMPLETE = {
     "reader": "uring", "reader_reason": "io_uring works here", "why_no_uring": [],
-    "formats": "JPEG, PNG, WebP", "shared_memory": {"total": 8 << 30, "free": 8 << 30},
+    "formats": "JPEG, PNG, WebP", "network": "libcurl/8", "shared_memory": {"total": 8 << 30, "free": 8 << 30},
 }
 
 

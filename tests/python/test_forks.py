@@ -31,12 +31,15 @@ KNOWN = {
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
     ("deferred/counters.py", "self._lock"), ("iterators/deferring.py", "_lock"),
     ("deferred/held.py", "_lock"), ("deferred/replacements.py", "_lock"),
+    ("remote/process.py", "self.lock"),
     # Replaced by the owner's own hook, or at the owner's first use in the child.
     ("engine/pool.py", "self._diagnosing"), ("engine/pool.py", "self._lock"),
     ("profiling/log/recorder.py", "self._lock"), ("profiling/watching/tally.py", "_lock"),
     ("system/peer_processes.py", "_writing"), ("profiling/counting/gpu_stalls.py", "self._reading"),
     # Used only with threads that the child does not have.
     ("iterators/hybrid.py", "_Work._lock"), ("iterators/collating.py", "self._counting"),
+    # Used only with the parent's Remote, in whose place the child makes its own.
+    ("remote/process.py", "self._lock"),
 }
 
 

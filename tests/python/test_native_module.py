@@ -70,6 +70,7 @@ def some_of(kind):
     makers = {
         native.Loader: open_loader,
         native.Cache: lambda: native.Cache(1 << 20),
+        native.Remote: native.Remote,
         native.Transcoder: native.Transcoder,
     }
     assert kind in makers, f"{kind} is new: say here how to make one"

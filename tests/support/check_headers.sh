@@ -23,7 +23,7 @@ if command -v c++ >/dev/null; then
             { echo "not self-contained as C++17: $header"; failed=1; }
     done
 fi
-for source in $(find loader -name '*.c' ! -name uring.c ! -path '*/cuda/*' | sort); do
+for source in $(find loader -name '*.c' ! -name uring.c ! -name http.c ! -path '*/cuda/*' | sort); do
     "$cc" -std=c17 -DFM_HAVE_URING=0 -Iinclude -Iloader -fsyntax-only "$source" ||
         { echo "needs more than a plain compiler line: $source"; failed=1; }
 done

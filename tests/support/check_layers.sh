@@ -37,6 +37,9 @@ only jpeglib.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decod
     loader/pack/rewrite.c
 only jerror.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
     loader/pack/rewrite.c
+only curl/curl.h loader/read/http.c
+only openssl/evp.h loader/base/digest_openssl.c
+only openssl/hmac.h loader/base/digest_openssl.c
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h

@@ -16,9 +16,11 @@ from feedmill.engine.devices import describe, device_of
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
 from feedmill.iterators.deferring import is_possible, why_not, why_sent_by_torch
 from feedmill.planner.epochs import rank_to_mix_in, sampler_epoch
+from feedmill.planner.files import probed
 from feedmill.planner.recognise import has_default_collate, stacks_natively
 from feedmill.planner.samples import Source
 from feedmill.profiling.report.wording import decode_threads, usable_cpus
+from feedmill.remote.names import place_of, why_no_name
 from feedmill.system import peer_processes
 
 
@@ -44,6 +46,7 @@ def explanation(loader: Any) -> str:
     if source is None:
         lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
         lines += _deferred_lines(loader, support.reasons)
+        lines += _network_lines([loader.dataset], "")
         if options.dtype is not None:
             lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:
@@ -69,6 +72,7 @@ def explanation(loader: Any) -> str:
         f"  transform  {source.plan.describe()}",
         f"  threads    {decode_threads(n_threads(loader))} ({_why_threads(loader)})",
         f"  reader     {reader}",
+        *_network_lines([one.dataset for one in source.base_datasets], "  network    "),
         *_cache_line(loader),
         *_device_line(loader),
         f"  errors     {_describe_errors(loader)}",
@@ -86,6 +90,7 @@ def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[s
         "hybrid: JPEGs are decoded natively, and the transform is called in threads, because",
         *(f"  - {one}" for one in reasons),
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
+        *_network_lines([one.dataset for one in source.base_datasets], "  network    "),
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
         "  random     the transform draws from this process's generators, in whatever order the "
         "threads run: not reproducible by a seed",
@@ -108,6 +113,23 @@ def _cache_line(loader: Any) -> list[str]:
     if cache is None:
         return []
     return [f"  cache      {cache}: encoded files, over all epochs of this loader"]
+
+
+def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
+    """Lines about remote objects in the attribute ``paths`` of datasets with feedmill_item."""
+    found: dict[str, str] = {}
+    for dataset in datasets:
+        # A property would be the user's code, which explain() does not call.
+        paths = getattr(dataset, "__dict__", {}).get("paths")
+        if hasattr(type(dataset), "feedmill_item") and type(paths) is list:
+            for path in paths[probed(len(paths))]:
+                place = place_of(path)
+                if place and place not in found:
+                    found[place] = why_no_name(path)
+    names = [place for place, why in found.items() if not why]
+    more = f", and {len(names) - 4} other places" if len(names) > 4 else ""
+    lines = [f"{prefix}read over the network: {', '.join(names[:4])}{more}"] if names else []
+    return lines + [f"{prefix}{place} can't be read: {why}" for place, why in found.items() if why]
 
 
 def _device_line(loader: Any) -> list[str]:

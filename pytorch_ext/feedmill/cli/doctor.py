@@ -89,6 +89,7 @@ def machine_facts() -> dict[str, Any]:
         "simd_asked_for": os.environ.get("FEEDMILL_CPU"),
         "libjpeg_turbo": native.jpeg_version(),
         "formats": native.formats(),
+        "network": native.libcurl_version(),
         "own_huffman_decoder": native.jpeg_own_huffman(),
         "reader": counters["reader"],
         "reader_reason": counters["reader_reason"],
@@ -191,6 +192,8 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
                    + (f" (FEEDMILL_CPU={asked})" if asked else "")),
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
         ("formats", f"{facts['formats']} decoded natively, others by Pillow"),
+        ("network", f"libcurl {facts['network']}: s3://, gs://, http:// and https:// names"
+         if facts["network"] else "no libcurl: only files are read"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
         # If io_uring was tried, the list of missing things has these reasons.
         *(("", text) for text in facts["why_no_uring"] if not _is_missing(facts, "io_uring")),

@@ -33,8 +33,8 @@ def find_missing(facts: dict[str, Any]) -> list[Missing]:
     """Everything that is missing.
 
     Args:
-        facts: reader, reader_reason, why_no_uring, formats and shared_memory, as machine_facts() of
-            ``feedmill doctor`` has them.
+        facts: reader, reader_reason, why_no_uring, formats, network and shared_memory, as
+            machine_facts() of ``feedmill doctor`` has them.
     """
     return [
         *_io_uring(facts),
@@ -46,6 +46,7 @@ def find_missing(facts: dict[str, Any]) -> list[Missing]:
                   "pip install pillow"),
         *_format(facts, "libspng", "PNG", "libspng-dev"),
         *_format(facts, "libwebp", "WebP", "libwebp-dev"),
+        *_network(facts),
         *_cuda_plugin(),
         *_shared_memory(facts),
     ]
@@ -79,6 +80,17 @@ def _format(facts: dict[str, Any], library: str, name: str, package: str) -> lis
         f"feedmill was built without it, so Pillow decodes {name} images, which is slower",
         f"install a wheel of feedmill, which contains {library}; or install {library}'s headers "
         f"({package} on Debian and Ubuntu) and {_FROM_SOURCE}",
+    )]
+
+
+def _network(facts: dict[str, Any]) -> list[Missing]:
+    if facts["network"]:
+        return []
+    return [Missing(
+        "libcurl",
+        "feedmill was built without it, so s3://, gs://, http:// and https:// names can't be read",
+        "install the headers of libcurl and OpenSSL (libcurl4-openssl-dev and libssl-dev on Debian "
+        f"and Ubuntu) and {_FROM_SOURCE}",
     )]
 
 

@@ -6,7 +6,7 @@
 All datasets are map-style (``len(dataset)``, ``dataset[index]``), can be pickled, and keep no file
 open.
 
-May import: planner.
+May import: planner, remote.
 """
 
 from feedmill.data.arrays import NpyFile, NpyFolder

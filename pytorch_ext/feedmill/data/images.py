@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import Dataset
+
+from feedmill.remote.sources import open_source
 
 
 class ImageList(Dataset[Any]):
@@ -21,7 +22,9 @@ class ImageList(Dataset[Any]):
     those of ImageFolder. torch's DataLoader works as with any dataset.
 
     Args:
-        paths: of the image files, str or os.PathLike; copied into a list.
+        paths: of the image files, str or os.PathLike; copied into a list. Names of objects that are
+            read over the network, such as "s3://bucket/key.jpg" or "https://host/image.jpg", may
+            stand for paths (see the page remote.md of the documentation).
         targets: a list or array with one target for each path, of any type that torch collates.
             None (default): the image's index, for example to assign predictions to files.
         transform: called with the PIL image; None: not used.
@@ -76,9 +79,10 @@ class ImageList(Dataset[Any]):
 
 @contextmanager
 def open_image(source: str | os.PathLike[str] | bytes) -> Iterator[Any]:
-    """Opens a file, or an image's bytes, as a PIL image, and closes it at the end of the block."""
+    """Opens a file, a remote object or an image's bytes as a PIL image, and closes it at the end of
+    the block."""
     from PIL import Image
 
-    with open(source, "rb") if type(source) is not bytes else io.BytesIO(source) as file:
+    with open_source(source) as file:
         with Image.open(file) as image:
             yield image

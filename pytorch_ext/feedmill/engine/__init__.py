@@ -1,4 +1,4 @@
 """The native loaders (engines) of a DataLoader: pool, configuration, memory, devices.
 
-May import: collate, planner, profiling, system.
+May import: collate, planner, profiling, remote, system.
 """

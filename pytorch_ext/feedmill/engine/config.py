@@ -13,6 +13,7 @@ from feedmill.planner.plan import Plan
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch, never, pull_ahead_rule
 from feedmill.profiling.log.recorder import records_samples
+from feedmill.remote.process import shared
 
 # Batches to prefetch with num_workers=0, for which torch defines no number.
 PREFETCH_IN_PROCESS = 4
@@ -34,6 +35,7 @@ class Config:
         alloc: allocator for the memory of batches; None: the native loader's own memory.
         sample_records: number of sample records to keep for the log.
         cache: the ``_native.Cache``, or None.
+        remote: the ``_native.Remote`` that reads names such as s3://bucket/key, or None.
         arrays: samples in memory, in place of files.
         device: (kind, index, whether the GPU converts bytes to floats); None: CPU.
     """
@@ -48,6 +50,7 @@ class Config:
     alloc: Any = None
     sample_records: int = 0
     cache: Any = None
+    remote: Any = None
     arrays: Arrays | None = None
     device: tuple[str, int, bool] | None = None
 
@@ -78,6 +81,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(options.cache),
+        remote=shared() if source.names_remote else None,
         arrays=source.arrays,
         device=stage_config(loader, device_of(loader)),
     )

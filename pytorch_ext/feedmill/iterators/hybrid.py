@@ -33,6 +33,8 @@ from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.log.ranges import waiting
+from feedmill.remote.names import is_name
+from feedmill.remote.process import fetch
 from feedmill.system.locks import renew_after_fork
 
 # The first bytes of a JPEG, by which Pillow recognises it.
@@ -44,6 +46,10 @@ def load_natively(item: Item) -> Any:
     natively if possible, all else by the dataset's loader."""
     if not item.base_dataset.is_image:
         return item.load()
+    if item.data is None and is_name(item.path) and item.base_dataset.has_feedmill_item:
+        fetched = fetch(item.path)
+        image = _decoded(fetched) if fetched.startswith(_JPEG_PREFIX) else None
+        return item.base_dataset.load(fetched) if image is None else image
     encoded = _encoded_jpeg(item)
     image = None if encoded is None else _decoded(encoded)
     return item.load() if image is None else image

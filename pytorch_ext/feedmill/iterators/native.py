@@ -54,6 +54,8 @@ from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
 from feedmill.profiling.log.ranges import waiting
+from feedmill.remote.names import is_name
+from feedmill.remote.process import shared
 from feedmill.system.callers import caller_stacklevel
 from feedmill.system.locks import renew_after_fork
 
@@ -252,7 +254,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._workers_ahead.begin_epoch()
         # An epoch that goes on at a saved position knows after its first pull how often each index
         # was used before.
-        if self._size_known and not self._progress.is_resumed:
+        # So does one whose paths may be names of remote objects.
+        self._knows_names = config.remote is not None or source.names_remote is not None
+        if self._size_known and not self._progress.is_resumed and self._knows_names:
             self._open()
         if self._num_workers > 0:
             self._pull(self._torch_depth, self._torch_depth)
@@ -379,8 +383,10 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _open_if_pulled(self) -> None:
         """Opens the native loader if that had to wait for the first batch, which may tell the batch
-        size."""
+        size, or that paths are names of remote objects."""
         if self._handle is None and self._waiting:
+            if not self._knows_names and any(map(_names_remote, self._waiting)):
+                self._config = replace(self._config, remote=shared())
             if not self._size_known:
                 longest = max(len(batch.items) for batch in self._waiting)
                 self._config = replace(
@@ -668,3 +674,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             else:
                 self._receiver.recover(self._waiting)
         self._is_starting = self._interrupted = False
+
+
+def _names_remote(batch: Batch) -> bool:
+    """Whether a path of a pulled batch is the name of a remote object."""
+    return any(is_name(item.path) for item in batch.items)

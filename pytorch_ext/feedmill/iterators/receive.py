@@ -34,6 +34,7 @@ from feedmill.planner.samples import Item, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.ranges import waiting
+from feedmill.remote.names import is_name, read_error
 
 
 class Receiver:
@@ -256,11 +257,14 @@ class Receiver:
 
         No caller's frame may keep the error in a local variable: see unwrapped().
         """
-        _, occurrence, position, _, _, out, _ = self.handle.fallback()
+        _, occurrence, position, cause_code, _, out, why = self.handle.fallback()
         # `position` counts within the native loader's part of the batch.
         place = len(batch.parts) * self.config.batch_size + position
         item = batch.items[place]
         try:
+            if cause_code == native.ERR_READ and self.config.remote is not None:
+                if is_name(item.path):  # a second request would fail as slowly
+                    raise read_error(item.path, why)
             target = self._write_with_pillow(item, occurrence, out)
             if target is not item.target:
                 batch.replaced[place] = target

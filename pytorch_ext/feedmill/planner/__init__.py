@@ -4,5 +4,5 @@ native loader, and looks up its samples.
 ``recognise`` decides about a DataLoader, ``datasets`` about its dataset, ``transforms`` about its
 transform, ``sampling`` how far ahead its sampler may be advanced.
 
-May import: no other subpackage.
+May import: remote.
 """

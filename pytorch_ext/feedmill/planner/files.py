@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
+from feedmill.remote.sources import open_source
 
 # File names serve for an estimate only. Whether a file is decoded natively depends on its bytes.
 _SUFFIXES = {
@@ -22,10 +22,11 @@ _PROBED_SAMPLES = 10000
 
 
 def load_rgb(path: Any) -> Any:
-    """Loads a file, or an image's bytes, like torchvision's pil_loader: a PIL image in RGB."""
+    """Loads a file, a remote object or an image's bytes like torchvision's pil_loader: a PIL image
+    in RGB."""
     from PIL import Image
 
-    with open(path, "rb") if type(path) is not bytes else io.BytesIO(path) as file:
+    with open_source(path) as file:
         return Image.open(file).convert("RGB")
 
 

@@ -8,6 +8,9 @@ import os
 import stat
 from typing import Any, NamedTuple
 
+from feedmill.remote.names import is_name
+from feedmill.remote.process import fetch
+
 # Limit of a range's offset and size, as in fm_sample; far above the size of any file.
 _MAX_BYTES = 1 << 61
 # Limit of the entries of a restart index, as in fm_jpeg_rows.
@@ -31,11 +34,13 @@ class Range(NamedTuple):
     rows: tuple[int, ...] | None = None
 
     def read(self, path: Any) -> bytes:
-        """Reads the bytes from the file ``path``.
+        """Reads the bytes from the file or the remote object ``path``.
 
         Raises:
             OSError: the file can't be read, or ends before the range does.
         """
+        if is_name(path):
+            return fetch(path, self.offset, self.n_bytes)
         # O_NONBLOCK: open() would block on a named pipe without a writer.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:

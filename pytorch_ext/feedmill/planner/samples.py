@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import copy
-import io
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,8 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, range_of
 from feedmill.planner.steps import Step
+from feedmill.remote.names import has_names, shown
+from feedmill.remote.sources import open_source
 
 if TYPE_CHECKING:
     from feedmill.planner.arrays import Arrays
@@ -215,8 +216,7 @@ class Item(NamedTuple):
         if self.base_dataset.is_turned:
             loaded: tuple[int, int] = self.load().size
             return loaded
-        source = self.source()
-        with Image.open(source if self.data is None else io.BytesIO(source)) as image:
+        with open_source(self.source()) as file, Image.open(file) as image:
             size: tuple[int, int] = image.size
             return size
 
@@ -226,17 +226,18 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call the sample: the path or, if the image is not a whole file, the
-        dataset's feedmill_name(index), if it has that method."""
+        """What messages call the sample: the path, without a URL's secrets, or, if the image is not
+        a whole file, the dataset's feedmill_name(index), if it has that method."""
         names = getattr(self.base_dataset.dataset, "feedmill_name", None)
         if self.data is None or names is None:
-            return str(self.path)
+            return str(shown(self.path))
         return str(names(self.index))
 
     def __str__(self) -> str:
-        if self.data is not None and self.name != self.path:
+        path = shown(self.path)
+        if self.data is not None and self.name != path:
             return f"dataset index {self.position}, {self.name}"
-        file = f"file {self.path!r}" if self.path else "bytes in memory"
+        file = f"file {path!r}" if path else "bytes in memory"
         part = f"{self.data} of " if type(self.data) is Range else ""
         return f"dataset index {self.position}, {part}{file}"
 
@@ -352,6 +353,8 @@ class Source:
         notes: sentences that explain() adds to the plan.
         kind: the dataset in words, such as "Subset of ImageFolder".
         gives_bytes: a sample may hold the encoded image in place of a path.
+        names_remote: paths may be names of remote objects, such as s3://bucket/key. None: that is
+            known only when they are looked up. A long list is not read completely.
         arrangement: of the parts of a sample, as BaseDataset's.
         rejects: images that must go through Pillow, as fm_config.rejected_formats, beside those of
             formats that all datasets reject.
@@ -362,6 +365,7 @@ class Source:
     arrays: Arrays | None = None
     copies: bool = False
     rejects: int = 0
+    names_remote: bool | None = False
     arrangement: Any = PAIR
     notes: Sequence[str] = ()
 
@@ -371,6 +375,8 @@ class Source:
         self.kind: str = node.kind
         self.arrangement = node.base_datasets[0].arrangement
         self.gives_bytes: bool = any(one.has_feedmill_item for one in node.base_datasets)
+        remote = [_names_remote(one) for one in node.base_datasets]
+        self.names_remote = True if True in remote else None if None in remote else False
         self._node = node
 
     @property
@@ -526,6 +532,20 @@ class Support:
         if self.source is None:
             return "torch"
         return "hybrid" if self.reasons else "native"
+
+
+def _names_remote(base_dataset: BaseDataset) -> bool | None:
+    """See Source.names_remote."""
+    # Other datasets' own __getitem__ opens their paths, as those of files.
+    if not base_dataset.has_feedmill_item:
+        return False
+    dataset = base_dataset.dataset
+    if type(dataset).__module__.startswith("feedmill.packing"):
+        return False
+    paths = getattr(dataset, "__dict__", {}).get("paths")
+    if type(dataset).__module__ == "feedmill.data.images" and type(paths) is list:
+        return has_names(paths)
+    return None
 
 
 def unsupported(*reasons: str) -> Support:

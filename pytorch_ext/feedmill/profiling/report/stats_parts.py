@@ -228,7 +228,8 @@ class IOStats(StatsPart):
     """What was read, and what came from a cache.
 
     Attributes:
-        reader: "uring" (io_uring), "pread", or "" before anything ran.
+        reader: "uring" (io_uring), "pread", either with "+http" for object stores, or "" before
+            anything ran.
         reader_reason: why that reader was chosen.
         read_depth: reads that may be in flight at once.
         files: files, or parts of files, that the reader read.
@@ -238,6 +239,19 @@ class IOStats(StatsPart):
         read_ns: nanoseconds from the start of a read to its last byte, waits for a CPU included,
             summed over files. With many reads in flight it is far above the wall time;
             read_ns / files is the latency of one file. High latency: storage is slow.
+        http_requests: requests for objects on servers that have ended, redirects and failed ones
+            included.
+        http_retries: those after a failure. High: the network or the server is unreliable.
+        http_refused: those that the server answered with status 429 or 503, which asks for fewer;
+            the reader then has fewer in flight.
+        http_bytes: bytes of the bodies of responses, whether of use or not. Far above those of the
+            objects: transfers broke off.
+        http_connect_ns: nanoseconds until a connection was ready, summed over requests. Small where
+            connections are kept.
+        http_first_byte_ns: nanoseconds from then until the response began, summed over requests:
+            the latency of the store.
+        http_transfer_ns: nanoseconds from then until its end, summed over requests.
+        http_retry_ns: nanoseconds of the pauses between attempts, summed over failures.
         cache_hits: with cache=, files that were found in the cache. High is good.
         cache_misses: with cache=, files that had to be read.
         cache_files: files in the cache.
@@ -254,6 +268,14 @@ class IOStats(StatsPart):
     opens: int = 0
     bytes: int = 0
     read_ns: int = 0
+    http_requests: int = 0
+    http_retries: int = 0
+    http_refused: int = 0
+    http_bytes: int = 0
+    http_connect_ns: int = 0
+    http_first_byte_ns: int = 0
+    http_transfer_ns: int = 0
+    http_retry_ns: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     cache_files: int = _gauge()
@@ -463,6 +485,14 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "slot_bytes": ("memory", "slot_bytes"),
     "pinned_bytes": ("gpu", "pinned_bytes"),
     "read_depth": ("io", "read_depth"),
+    "http_requests": ("io", "http_requests"),
+    "http_retries": ("io", "http_retries"),
+    "http_refused": ("io", "http_refused"),
+    "http_bytes": ("io", "http_bytes"),
+    "http_connect_ns": ("io", "http_connect_ns"),
+    "http_first_byte_ns": ("io", "http_first_byte_ns"),
+    "http_transfer_ns": ("io", "http_transfer_ns"),
+    "http_retry_ns": ("io", "http_retry_ns"),
     "cache_files": ("io", "cache_files"),
     "cache_bytes": ("io", "cache_bytes"),
     "usable_cpus": ("process", "usable_cpus"),

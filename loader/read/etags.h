@@ -1,0 +1,25 @@
+/*
+ * The ETags of objects of which ranges are read, such as the shards of a pack, so that a shard that
+ * is replaced while it is read does not yield a mixture of both. A small table: an object that is
+ * pushed out of it is taken as it is found the next time. One thread uses it.
+ */
+#ifndef FM_READ_ETAGS_H
+#define FM_READ_ETAGS_H
+
+#include "read/response.h"
+
+#define FM_ETAGS_ENTRIES 64
+
+typedef struct fm_etags {
+    struct {
+        uint64_t
+            hash; /* of the name; a collision, which is as good as impossible, costs an error */
+        char etag[FM_ETAG_BYTES]; /* "": unused */
+    } entries[FM_ETAGS_ENTRIES];
+} fm_etags;
+
+/* The ETag, valid until the next fm_etags_add(); or NULL. */
+const char *fm_etags_find(const fm_etags *etags, const char *name);
+void fm_etags_add(fm_etags *etags, const char *name, const char *etag);
+
+#endif

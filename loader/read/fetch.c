@@ -1,0 +1,136 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "read/remote_impl.h"
+
+#define BUFFER_BYTES ((uint64_t)4 << 20)
+#define MAX_BYTES ((uint64_t)256 << 20)
+#define WHY_BYTES 512
+
+struct fm_fetch {
+    fm_read read;
+    fm_reader *reader;
+    char *name;
+    char why[WHY_BYTES];
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t cond;
+    bool is_done;
+    bool is_abandoned; /* on_done() frees it */
+};
+
+static void free_fetch(fm_fetch *fetch) {
+    fm_reader_return(fetch->reader, &fetch->read);
+    pthread_cond_destroy(&fetch->cond);
+    pthread_mutex_destroy(&fetch->lock);
+    fm_mem_free(fetch->name);
+    fm_mem_free(fetch);
+}
+
+static void on_done(void *user, fm_read *read) {
+    (void)user;
+    fm_fetch *const fetch = read->user;
+    pthread_mutex_lock(&fetch->lock);
+    fetch->is_done = true;
+    const bool is_abandoned = fetch->is_abandoned;
+    pthread_cond_signal(&fetch->cond);
+    pthread_mutex_unlock(&fetch->lock);
+    if (is_abandoned) free_fetch(fetch);
+}
+
+/* The remote's reader, opened if there is none; NULL: *error is set. */
+static fm_reader *fetcher_of(fm_remote *remote, fm_error *error) {
+    const fm_reader_config config = {.kind = FM_READER_AUTO,
+                                     .remote = remote,
+                                     .buffer_bytes = BUFFER_BYTES,
+                                     .max_file_bytes = MAX_BYTES,
+                                     .on_done = on_done};
+    pthread_mutex_lock(&remote->fetch_lock);
+    const bool is_open = remote->fetcher || !fm_reader_open(&remote->fetcher, &config, error);
+    fm_reader *const reader = is_open ? remote->fetcher : NULL;
+    if (is_open) remote->close_fetcher = fm_reader_close;
+    pthread_mutex_unlock(&remote->fetch_lock);
+    return reader;
+}
+
+static fm_fetch *new_fetch(fm_reader *reader, const char *name) {
+    fm_fetch *const fetch = fm_mem_zalloc(NULL, 1, sizeof(*fetch));
+    if (!fetch) return NULL;
+    fetch->reader = reader;
+    fetch->name = fm_mem_strdup(NULL, name);
+    const bool has_lock = fetch->name && !pthread_mutex_init(&fetch->lock, NULL);
+    if (has_lock && fm_cond_init(&fetch->cond) == FM_OK) return fetch;
+    if (has_lock) pthread_mutex_destroy(&fetch->lock);
+    fm_mem_free(fetch->name);
+    fm_mem_free(fetch);
+    return NULL;
+}
+
+int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
+                   uint64_t range_bytes, fm_error *error) {
+    *out = NULL;
+    if (remote->pid != getpid())
+        return fm_error_set(error, FM_ERR_FORKED, "the fm_remote belongs to another process");
+    fm_error ignored;
+    fm_error *const said = error ? error : &ignored;
+    fm_reader *const reader = fetcher_of(remote, said);
+    if (!reader) return said->status;
+    fm_fetch *const fetch = new_fetch(reader, name);
+    if (!fetch) return fm_error_set(error, FM_ERR_NOMEM, "out of memory for a fetch");
+    fetch->read = (fm_read){.path = fetch->name,
+                            .offset_bytes = offset_bytes,
+                            .range_bytes = range_bytes,
+                            .user = fetch,
+                            .why = fetch->why,
+                            .why_bytes = sizeof(fetch->why)};
+    fm_reader_submit(reader, &fetch->read);
+    *out = fetch;
+    return FM_OK;
+}
+
+static int say_why(const fm_fetch *fetch, fm_error *error) {
+    switch (fetch->read.error) {
+    case FM_READ_REMOTE:
+        return fm_error_set(error, FM_ERR_READ, "%s", fetch->why);
+    case FM_READ_ENDS_EARLY:
+        return fm_error_set(error, FM_ERR_READ, "the object ends before the range does");
+    case EFBIG:
+        return fm_error_set(error, FM_ERR_READ, "the object is larger than 256 MiB");
+    default:
+        return fm_error_set_errno(error, FM_ERR_READ, fetch->read.error, "it can't be read");
+    }
+}
+
+int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes, size_t *n_bytes,
+                  fm_error *error) {
+    const uint64_t deadline_ns = fm_clock_ns() + (timeout_ns > 0 ? (uint64_t)timeout_ns : 0);
+    *bytes = NULL;
+    *n_bytes = 0;
+    pthread_mutex_lock(&fetch->lock);
+    bool timed_out = false;
+    while (!fetch->is_done && !timed_out) {
+        if (timeout_ns < 0)
+            pthread_cond_wait(&fetch->cond, &fetch->lock);
+        else
+            timed_out = fm_cond_wait_until(&fetch->cond, &fetch->lock, deadline_ns);
+    }
+    const bool is_done = fetch->is_done;
+    pthread_mutex_unlock(&fetch->lock);
+    if (!is_done) return FM_AGAIN;
+    if (fetch->read.error) return say_why(fetch, error);
+    *bytes = fetch->read.bytes;
+    *n_bytes = (size_t)fetch->read.n_bytes;
+    return FM_OK;
+}
+
+void fm_fetch_end(fm_fetch *fetch) {
+    if (!fetch) return;
+    pthread_mutex_lock(&fetch->lock);
+    fetch->is_abandoned = true;
+    const bool is_done = fetch->is_done;
+    pthread_mutex_unlock(&fetch->lock);
+    if (is_done) free_fetch(fetch);
+}

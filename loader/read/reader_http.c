@@ -1,0 +1,439 @@
+/*
+ * The HTTP back end: objects in stores and on web servers.
+ *
+ * One thread runs all requests, on connections that are kept. Each read is a transfer, which makes
+ * one attempt after the other (transfer.h, retry.h) until it has the object or range.
+ *
+ * Redirects are followed here, and their requests carry no credentials once they lead to another
+ * server.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "read/etags.h"
+#include "read/transfer.h"
+
+/* TLS handshakes and certificates need most of it. */
+#define STACK_BYTES ((size_t)512 << 10)
+#define MS_NS 1000000u
+#define RETRY_BASE_NS (200u * (uint64_t)MS_NS)
+#define RETRY_CAP_NS (20000u * (uint64_t)MS_NS)
+/* How long leave() waits for connections to be closed. */
+#define LEAVE_LIMIT_NS (50u * (uint64_t)MS_NS)
+/* Poll without anything to do; wake-ups end it. */
+#define IDLE_MS 10000
+
+typedef struct fm_http_reader {
+    fm_reader *reader;
+    fm_remote *remote; /* not used any more once the reader is closing */
+    fm_http *http;
+    fm_thread thread;
+    bool waits, has_ended; /* under the reader's lock */
+    bool any_cancelled;    /* under the reader's lock */
+    /* The thread's. */
+    uint64_t stall_ns, connect_ns;
+    fm_retry_policy policy;
+    fm_flow flow;
+    fm_etags etags;
+    fm_transfer *waiting;
+    uint32_t n_running;
+    uint64_t random, stall_check_ns;
+    fm_transfer transfers[]; /* [reader->n_ops] */
+} fm_http_reader;
+
+/* ---- attempts -------------------------------------------------------------------------------- */
+
+/* What may be sent to an origin that the credentials are not for. */
+static bool is_public(const char *header) {
+    return !strncasecmp(header, "range:", 6) || !strncasecmp(header, "if-match:", 9);
+}
+
+static void end_read(fm_http_reader *self, fm_transfer *transfer);
+
+/* Begins the request; false: no memory. */
+static bool begin_request(fm_http_reader *self, fm_transfer *transfer,
+                          const fm_remote_request *request) {
+    const char *headers[FM_REMOTE_MAX_HEADERS];
+    size_t n = 0;
+    for (size_t i = 0; i < request->n_headers; i++)
+        if (!transfer->is_elsewhere || is_public(request->headers[i]))
+            headers[n++] = request->headers[i];
+    const char *const url = transfer->redirect ? transfer->redirect : request->url;
+    if (!fm_http_begin(self->http, &transfer->request, url, headers, n, transfer->is_fresh))
+        return false;
+    transfer->begun_ns = transfer->heard_ns = fm_clock_ns();
+    if (!transfer->retry.first_ns) transfer->retry.first_ns = transfer->begun_ns;
+    self->n_running++;
+    return true;
+}
+
+/* Makes the request: FM_AGAIN if the reader is closing. fm_reader_close() waits for callbacks, and
+ * so for the use of the caller's fm_remote, which may be closed after it. */
+static int make_request(fm_http_reader *self, const fm_transfer *transfer, fm_remote_request *out,
+                        fm_error *error) {
+    fm_reader *const reader = self->reader;
+    const fm_remote_wish wish = fm_transfer_wish(transfer);
+    *out = (fm_remote_request){0};
+    pthread_mutex_lock(&reader->lock);
+    const bool closing = reader->closing;
+    reader->n_callbacks += !closing;
+    pthread_mutex_unlock(&reader->lock);
+    if (closing) return FM_AGAIN;
+    const int status = fm_remote_request_make(self->remote, &wish, out, error);
+    pthread_mutex_lock(&reader->lock);
+    reader->n_callbacks--;
+    fm_reader_signal_if_quiet_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+    return status;
+}
+
+/* Begins the next attempt, or ends the read if there can be none. */
+static void begin_attempt(fm_http_reader *self, fm_transfer *transfer) {
+    fm_remote_request request;
+    fm_error error;
+    fm_transfer_reset(transfer);
+    const int status = make_request(self, transfer, &request, &error);
+    const bool has_begun = !status && begin_request(self, transfer, &request);
+    fm_remote_request_free(&request);
+    if (has_begun) return;
+    if (status == FM_ERR_ARGUMENT) {
+        fm_transfer_say(transfer, "%s", error.message);
+        fm_transfer_fail(transfer);
+    } else {
+        fm_transfer_fail_code(transfer, status == FM_AGAIN ? ECANCELED : ENOMEM);
+    }
+    end_read(self, transfer);
+}
+
+static void count(fm_http_reader *self, const fm_transfer *transfer, fm_attempt end) {
+    const fm_http_times times = fm_http_times_of(&transfer->request);
+    fm_reader *const reader = self->reader;
+    pthread_mutex_lock(&reader->lock);
+    reader->stats.n_requests++;
+    reader->stats.n_refused += end == FM_ATTEMPT_FEWER;
+    reader->stats.fetched_bytes += transfer->n_fetched;
+    reader->stats.connect_ns += times.connect_ns;
+    reader->stats.first_byte_ns += times.first_byte_ns;
+    reader->stats.transfer_ns += times.transfer_ns;
+    pthread_mutex_unlock(&reader->lock);
+}
+
+/* The attempt has failed. Queues the next one, or ends the read. */
+static void try_again(fm_http_reader *self, fm_transfer *transfer, bool no_server) {
+    self->random ^= self->random << 13;
+    self->random ^= self->random >> 7;
+    self->random ^= self->random << 17;
+    const fm_retry_failure failure = {
+        .now_ns = fm_clock_ns(),
+        .wait_ns = transfer->response.retry_after_s < 86400
+                       ? transfer->response.retry_after_s * 1000 * MS_NS
+                       : UINT64_MAX / 4,
+        .random = (uint32_t)(self->random >> 32),
+        .no_server = no_server,
+    };
+    fm_transfer_forget_redirect(transfer);
+    if (fm_retry_next(&self->policy, &transfer->retry, &failure, &transfer->at_ns)) {
+        transfer->next = self->waiting;
+        self->waiting = transfer;
+        pthread_mutex_lock(&self->reader->lock);
+        self->reader->stats.n_retries++;
+        self->reader->stats.retry_ns += transfer->at_ns - failure.now_ns;
+        pthread_mutex_unlock(&self->reader->lock);
+        return;
+    }
+    const size_t n = strlen(transfer->why);
+    const uint64_t seconds = (failure.now_ns - transfer->retry.first_ns) / (1000 * MS_NS);
+    if (transfer->retry.n_failures > 1)
+        snprintf(transfer->why + n, sizeof(transfer->why) - n, " (%u attempts in %llu s)",
+                 transfer->retry.n_failures, (unsigned long long)seconds);
+    fm_transfer_fail(transfer);
+    end_read(self, transfer);
+}
+
+static void end_request(fm_http_reader *self, fm_transfer *transfer) {
+    if (!transfer->request.is_running) return;
+    fm_http_end(&transfer->request);
+    self->n_running--;
+}
+
+static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, bool is_stalled) {
+    end_request(self, transfer);
+    const fm_http_result result =
+        fm_http_judge(&transfer->request, code, is_stalled, transfer->why, sizeof(transfer->why));
+    const bool is_redirect = result == FM_HTTP_OK && fm_transfer_follow(transfer);
+    const fm_attempt end = is_redirect ? FM_ATTEMPT_DONE : fm_transfer_judge(transfer, result);
+    count(self, transfer, end);
+    if (end == FM_ATTEMPT_FEWER)
+        fm_flow_refused(&self->flow, transfer->begun_ns, fm_clock_ns());
+    else if (end == FM_ATTEMPT_DONE)
+        fm_flow_answered(&self->flow);
+    if (is_redirect)
+        begin_attempt(self, transfer);
+    else if (end == FM_ATTEMPT_DONE || end == FM_ATTEMPT_FAILED)
+        end_read(self, transfer);
+    else
+        try_again(self, transfer, end == FM_ATTEMPT_NO_SERVER);
+}
+
+/* ---- reads ----------------------------------------------------------------------------------- */
+
+static void begin_read(fm_http_reader *self, fm_reader_op *op) {
+    fm_transfer *const transfer = &self->transfers[op->index];
+    transfer->op = op;
+    transfer->retry = (fm_retry){0};
+    const char *const etag = op->range_bytes ? fm_etags_find(&self->etags, op->path) : NULL;
+    snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag ? etag : "");
+    *transfer->why = 0;
+    transfer->n_total = op->range_bytes ? op->range_bytes : FM_RESPONSE_UNKNOWN;
+    transfer->is_fresh = false;
+    if (op->error)
+        end_read(self, transfer);
+    else
+        begin_attempt(self, transfer);
+}
+
+static void end_read(fm_http_reader *self, fm_transfer *transfer) {
+    fm_reader_op *const op = transfer->op;
+    if (!op->error && op->range_bytes && *transfer->etag)
+        fm_etags_add(&self->etags, op->path, transfer->etag);
+    op->why = op->error == FM_READ_REMOTE ? transfer->why : NULL;
+    op->opened = !op->error;
+    fm_transfer_forget_redirect(transfer);
+    transfer->op = NULL;
+    fm_reader_finish(self->reader, op);
+}
+
+static void unlist(fm_http_reader *self, const fm_transfer *transfer) {
+    fm_transfer **link = &self->waiting;
+    while (*link && *link != transfer) link = &(*link)->next;
+    if (*link) *link = transfer->next;
+}
+
+/* Ends reads that fm_reader_cancel_queued() has marked; or all. */
+static void end_cancelled(fm_http_reader *self, bool all) {
+    for (uint32_t i = 0; i < self->reader->n_ops; i++) {
+        fm_transfer *const transfer = &self->transfers[i];
+        if (!transfer->op) continue;
+        pthread_mutex_lock(&self->reader->lock);
+        const bool cancelled = all || transfer->op->cancelled;
+        pthread_mutex_unlock(&self->reader->lock);
+        if (!cancelled) continue;
+        unlist(self, transfer);
+        transfer->op->error = ECANCELED;
+        end_read(self, transfer);
+    }
+    /* After all of them have ended: closing connections may take a while. */
+    for (uint32_t i = 0; i < self->reader->n_ops; i++)
+        if (!self->transfers[i].op) end_request(self, &self->transfers[i]);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Begins all attempts whose pause is over, as far as the limit allows. */
+static void begin_due(fm_http_reader *self) {
+    const uint64_t now_ns = fm_clock_ns();
+    fm_transfer *list = self->waiting, *next;
+    self->waiting = NULL;
+    for (; list; list = next) {
+        next = list->next;
+        if (list->at_ns <= now_ns && self->n_running < fm_flow_limit(&self->flow)) {
+            begin_attempt(self, list);
+        } else {
+            list->next = self->waiting;
+            self->waiting = list;
+        }
+    }
+}
+
+/* Begins all reads that can start. False: the reader is closing. */
+static bool begin_new(fm_http_reader *self) {
+    fm_reader *const reader = self->reader;
+    for (;;) {
+        fm_reader_op *op = NULL;
+        pthread_mutex_lock(&reader->lock);
+        const bool closing = reader->closing, any_cancelled = self->any_cancelled;
+        const bool has_room = self->n_running < fm_flow_limit(&self->flow);
+        self->any_cancelled = false;
+        if (!closing && !any_cancelled && has_room) op = fm_reader_dequeue_locked(reader);
+        self->waits = !op && has_room;
+        pthread_mutex_unlock(&reader->lock);
+        if (closing) return false;
+        if (any_cancelled)
+            end_cancelled(self, false);
+        else if (op)
+            begin_read(self, op);
+        else
+            return true;
+    }
+}
+
+/* Ends all attempts whose requests have ended. Returns whether there were any. */
+static bool reap(fm_http_reader *self) {
+    bool any = false;
+    int code;
+    for (fm_http_request *request; (request = fm_http_next(self->http, &code));) {
+        end_attempt(self, request->user, code, false);
+        any = true;
+    }
+    return any;
+}
+
+/* Ends attempts that have heard nothing for too long. One that waits for a connection has the time
+ * that a connection may take on top. */
+static void end_stalled(fm_http_reader *self) {
+    const uint64_t now_ns = fm_clock_ns();
+    if (now_ns < self->stall_check_ns) return;
+    self->stall_check_ns = now_ns + self->stall_ns / 8;
+    for (uint32_t i = 0; i < self->reader->n_ops; i++) {
+        fm_transfer *const transfer = &self->transfers[i];
+        if (!transfer->request.is_running || now_ns - transfer->heard_ns < self->stall_ns) continue;
+        const uint64_t extra_ns = fm_http_is_connected(&transfer->request) ? 0 : self->connect_ns;
+        if (now_ns - transfer->heard_ns >= self->stall_ns + extra_ns)
+            end_attempt(self, transfer, 0, true);
+    }
+}
+
+/* How long to wait for sockets. */
+static int wait_ms(const fm_http_reader *self) {
+    const uint64_t now_ns = fm_clock_ns();
+    uint64_t until_ns = now_ns + IDLE_MS * (uint64_t)MS_NS;
+    if (self->n_running && self->stall_check_ns < until_ns) until_ns = self->stall_check_ns;
+    const bool has_room = self->n_running < fm_flow_limit(&self->flow);
+    for (const fm_transfer *one = self->waiting; has_room && one; one = one->next)
+        if (one->at_ns < until_ns) until_ns = one->at_ns;
+    return until_ns > now_ns ? (int)((until_ns - now_ns) / MS_NS) + 1 : 0;
+}
+
+static void serve(fm_http_reader *self) {
+    for (;;) {
+        begin_due(self);
+        if (!begin_new(self)) break;
+        fm_http_run(self->http);
+        if (reap(self)) continue;
+        end_stalled(self);
+        fm_http_wait(self->http, wait_ms(self));
+    }
+    end_cancelled(self, true);
+}
+
+static void *http_main(void *argument) {
+    fm_http_reader *const self = argument;
+    fm_reader *const reader = self->reader;
+    serve(self);
+    for (uint32_t i = 0; i < reader->n_ops; i++) fm_http_request_free(&self->transfers[i].request);
+    fm_http_close(self->http);
+    pthread_mutex_lock(&reader->lock);
+    self->has_ended = true;
+    pthread_cond_broadcast(&reader->quiet);
+    pthread_mutex_unlock(&reader->lock);
+    fm_reader_unref(reader);
+    return NULL;
+}
+
+/* ---- the back end ---------------------------------------------------------------------------- */
+
+static bool http_wake_locked(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    const bool waits = self->waits;
+    self->waits = false;
+    return waits;
+}
+
+static void http_notify(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    fm_http_wake(self->http);
+}
+
+static void http_cancel_locked(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    for (uint32_t i = 0; i < reader->n_ops; i++)
+        reader->ops[i].cancelled = reader->ops[i].read != NULL;
+    self->any_cancelled = true;
+}
+
+static void http_stop_locked(fm_reader *reader) { http_notify(reader); }
+
+/* Waits for connections to be closed, but not for long. */
+static void http_leave(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    const uint64_t deadline_ns = fm_clock_ns() + LEAVE_LIMIT_NS;
+    pthread_mutex_lock(&reader->lock);
+    while (!self->has_ended && fm_clock_ns() < deadline_ns)
+        fm_cond_wait_until(&reader->quiet, &reader->lock, deadline_ns);
+    const bool has_ended = self->has_ended;
+    pthread_mutex_unlock(&reader->lock);
+    if (has_ended)
+        fm_thread_join(&self->thread);
+    else
+        fm_thread_detach(&self->thread);
+}
+
+static void http_destroy(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    fm_mem_free(self);
+}
+
+static int open_http(fm_http_reader *self, const fm_remote_config *settings, fm_error *error) {
+    self->stall_ns = settings->stall_timeout_ms * (uint64_t)MS_NS;
+    self->connect_ns = settings->connect_timeout_ms * (uint64_t)MS_NS;
+    self->policy = (fm_retry_policy){
+        .max_attempts = settings->max_attempts,
+        .give_up_ns = settings->give_up_ms * (uint64_t)MS_NS,
+        .base_ns = RETRY_BASE_NS,
+        .cap_ns = RETRY_CAP_NS,
+    };
+    fm_flow_init(&self->flow, self->reader->n_ops);
+    self->random = (fm_clock_ns() ^ (uintptr_t)self) | 1;
+    const fm_http_settings http = {
+        .ca_bundle = settings->ca_bundle,
+        .connect_timeout_ms = settings->connect_timeout_ms,
+        .n_connections = self->reader->n_ops,
+        .calls = fm_transfer_calls,
+    };
+    return fm_http_open(&self->http, &http, error);
+}
+
+static int http_open(fm_reader *reader, fm_error *error) {
+    fm_http_reader *const self = fm_mem_zalloc(
+        reader->config.counter, 1, sizeof(*self) + reader->n_ops * sizeof(*self->transfers));
+    if (!self)
+        return fm_error_set(error, FM_ERR_NOMEM, "out of memory for %u requests", reader->n_ops);
+    self->reader = reader;
+    self->remote = reader->config.remote;
+    reader->impl = self;
+    for (uint32_t i = 0; i < reader->n_ops; i++) {
+        self->transfers[i].reader = reader;
+        self->transfers[i].request.user = &self->transfers[i];
+    }
+    int status = open_http(self, fm_remote_settings(self->remote), error);
+    if (!status) {
+        pthread_mutex_lock(&reader->lock);
+        status = fm_thread_start(&self->thread, "fm-http", STACK_BYTES, http_main, self, error);
+        if (!status) reader->n_references++;
+        pthread_mutex_unlock(&reader->lock);
+        if (status) fm_http_close(self->http);
+    }
+    if (status) {
+        http_destroy(reader);
+        reader->impl = NULL;
+        return status;
+    }
+    fm_reader_note(reader, "%s", fm_http_version());
+    reader->stats.n_threads = 1;
+    return FM_OK;
+}
+
+const fm_reader_backend fm_reader_http_backend = {.name = "http",
+                                                  .default_depth = 256,
+                                                  .max_depth = 4096,
+                                                  .open = http_open,
+                                                  .wake_locked = http_wake_locked,
+                                                  .notify = http_notify,
+                                                  .cancel_locked = http_cancel_locked,
+                                                  .stop_locked = http_stop_locked,
+                                                  .leave = http_leave,
+                                                  .destroy = http_destroy};

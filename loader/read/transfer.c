@@ -1,0 +1,226 @@
+#define _GNU_SOURCE
+#include "read/transfer.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define MAX_REDIRECTS 5
+/* An error's body of more bytes is not worth keeping the connection for. */
+#define MAX_ERROR_BYTES (64u << 10)
+
+void fm_transfer_say(fm_transfer *transfer, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(transfer->why, sizeof(transfer->why), format, arguments);
+    va_end(arguments);
+}
+
+fm_attempt fm_transfer_fail(fm_transfer *transfer) {
+    transfer->op->error = FM_READ_REMOTE;
+    transfer->has_failed = true;
+    return FM_ATTEMPT_FAILED;
+}
+
+fm_attempt fm_transfer_fail_code(fm_transfer *transfer, int error) {
+    transfer->op->error = error;
+    transfer->has_failed = true;
+    return FM_ATTEMPT_FAILED;
+}
+
+/* ---- the response ---------------------------------------------------------------------------- */
+
+static void on_header(fm_http_request *request, const char *line, size_t n_bytes) {
+    fm_transfer *const transfer = request->user;
+    transfer->heard_ns = fm_clock_ns();
+    fm_response_line(&transfer->response, line, n_bytes);
+}
+
+/* Whether the read has all its bytes. */
+static bool is_complete(const fm_transfer *transfer) {
+    return transfer->has_begun && transfer->op->n_bytes == transfer->n_total;
+}
+
+/* Another version of the object than the one that was seen first? */
+static bool has_changed(fm_transfer *transfer) {
+    const char *const now = transfer->response.etag;
+    if (*transfer->etag) return *now && strcmp(transfer->etag, now);
+    memcpy(transfer->etag, now, sizeof(transfer->etag));
+    return false;
+}
+
+/* Makes room for the whole body, if its size is known. */
+static bool reserve(fm_transfer *transfer, uint64_t n_bytes) {
+    fm_reader_op *const op = transfer->op;
+    fm_reader *const reader = transfer->reader;
+    if (n_bytes > reader->config.max_file_bytes)
+        return fm_transfer_fail_code(transfer, EFBIG), false;
+    if (n_bytes <= op->capacity || fm_reader_grow_buffer(reader, op, n_bytes)) return true;
+    return fm_transfer_fail_code(transfer, ENOMEM), false;
+}
+
+/* The header of a response of status 200 or 206 is complete. False: its body is of no use. */
+static bool begin_body(fm_transfer *transfer) {
+    fm_reader_op *const op = transfer->op;
+    const bool is_known = transfer->n_total != FM_RESPONSE_UNKNOWN;
+    const fm_response_wish wish = {
+        .offset_bytes = op->offset_bytes + op->n_bytes,
+        .range_bytes = is_known ? transfer->n_total - op->n_bytes : 0,
+    };
+    if (has_changed(transfer)) {
+        fm_transfer_say(transfer, "the object has changed since it was first read");
+        return fm_transfer_fail(transfer), false;
+    }
+    uint64_t left_bytes;
+    switch (fm_response_fits(&transfer->response, &wish, &transfer->skip_bytes, &left_bytes)) {
+    case FM_FIT_OK:
+        break;
+    case FM_FIT_ENDS_EARLY:
+        return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY), false;
+    case FM_FIT_WRONG:
+        transfer->is_wrong = true;
+        return false;
+    }
+    transfer->has_begun = true;
+    if (is_known || left_bytes == FM_RESPONSE_UNKNOWN) return true;
+    transfer->n_total = op->n_bytes + left_bytes;
+    return reserve(transfer, transfer->n_total);
+}
+
+/* Keeps the begin of an error's body, and reads the rest for the connection's sake. */
+static bool take_error(fm_transfer *transfer, const char *bytes, size_t n) {
+    fm_response_error_body(&transfer->response, bytes, n);
+    transfer->n_error_bytes += n;
+    return transfer->n_error_bytes <= MAX_ERROR_BYTES;
+}
+
+static bool on_body(fm_http_request *request, const char *bytes, size_t n) {
+    fm_transfer *const transfer = request->user;
+    fm_reader_op *const op = transfer->op;
+    transfer->heard_ns = fm_clock_ns();
+    transfer->n_fetched += n;
+    if (!op) return false;
+    if (transfer->response.status != 200 && transfer->response.status != 206)
+        return take_error(transfer, bytes, n);
+    if (!transfer->has_begun && !begin_body(transfer)) return false;
+    const size_t skipped = n < transfer->skip_bytes ? n : (size_t)transfer->skip_bytes;
+    transfer->skip_bytes -= skipped;
+    size_t taken = n - skipped;
+    if (transfer->n_total != FM_RESPONSE_UNKNOWN) {
+        const uint64_t left = transfer->n_total - op->n_bytes;
+        if (taken > left) taken = (size_t)left;
+    }
+    if (!reserve(transfer, op->n_bytes + taken)) return false;
+    memcpy(op->buffer + op->n_bytes, bytes + skipped, taken);
+    op->n_bytes += taken;
+    /* More follows if the server has ignored the range; is_complete() then says that all is well.
+     */
+    return skipped + taken == n;
+}
+
+const fm_http_calls fm_transfer_calls = {on_header, on_body};
+
+/* ---- what went wrong ------------------------------------------------------------------------- */
+
+static fm_attempt judge_status(fm_transfer *transfer) {
+    const int status = transfer->response.status;
+    char code[64];
+    fm_response_code(&transfer->response, code, sizeof(code));
+    fm_transfer_say(transfer, "HTTP %d%s%s", status, *code ? " " : "", code);
+    if (status == 429 || status == 503) return FM_ATTEMPT_FEWER;
+    if (status == 408 || status >= 500) return FM_ATTEMPT_AGAIN;
+    if (status == 416) return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY);
+    if (status == 412) fm_transfer_say(transfer, "the object has changed since it was first read");
+    /* S3's answer where a bucket is in another region has a code, and no URL. */
+    if (status >= 300 && status < 400 && !*code)
+        fm_transfer_say(transfer, "HTTP %d: a redirect that can't be followed", status);
+    return fm_transfer_fail(transfer);
+}
+
+/* The attempt ended with a failure of the connection, or of the URL. */
+static fm_attempt judge_result(fm_transfer *transfer, fm_http_result result) {
+    transfer->is_fresh = true;
+    if (result == FM_HTTP_NO_SERVER) return FM_ATTEMPT_NO_SERVER;
+    if (result == FM_HTTP_NO_MEMORY) return fm_transfer_fail_code(transfer, ENOMEM);
+    if (result == FM_HTTP_REFUSED) return fm_transfer_fail(transfer);
+    const size_t n = strlen(transfer->why);
+    if (transfer->has_begun)
+        snprintf(transfer->why + n, sizeof(transfer->why) - n, ", after %llu bytes",
+                 (unsigned long long)transfer->op->n_bytes);
+    return FM_ATTEMPT_AGAIN;
+}
+
+fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result) {
+    fm_reader_op *const op = transfer->op;
+    const int status = transfer->response.status;
+    const bool has_object = status == 200 || status == 206;
+    /* Of an empty object there is no body. */
+    if (result == FM_HTTP_OK && has_object && !transfer->has_begun && !transfer->has_failed)
+        begin_body(transfer);
+    if (transfer->has_failed) return FM_ATTEMPT_FAILED;
+    if (is_complete(transfer)) return FM_ATTEMPT_DONE;
+    if (transfer->is_wrong) {
+        fm_transfer_say(transfer, "the server has sent other bytes than requested");
+        return FM_ATTEMPT_AGAIN;
+    }
+    if (status >= 300) return judge_status(transfer);
+    if (result != FM_HTTP_OK) return judge_result(transfer, result);
+    /* Without Content-Length the object ends where the body does. */
+    if (transfer->has_begun && transfer->n_total == FM_RESPONSE_UNKNOWN && !transfer->skip_bytes)
+        return FM_ATTEMPT_DONE;
+    if (transfer->has_begun && op->range_bytes)
+        return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY);
+    fm_transfer_say(transfer, "the response (HTTP %d) can't be understood", status);
+    return FM_ATTEMPT_AGAIN;
+}
+
+/* ---- attempts -------------------------------------------------------------------------------- */
+
+fm_remote_wish fm_transfer_wish(const fm_transfer *transfer) {
+    const fm_reader_op *const op = transfer->op;
+    fm_remote_wish wish = {.name = op->path};
+    if (*transfer->etag) wish.etag = transfer->etag;
+    if (op->range_bytes || op->n_bytes) {
+        wish.offset_bytes = op->offset_bytes + op->n_bytes;
+        wish.range_bytes = transfer->n_total - op->n_bytes;
+    }
+    return wish;
+}
+
+void fm_transfer_reset(fm_transfer *transfer) {
+    fm_reader_op *const op = transfer->op;
+    /* Only an ETag tells that the bytes so far belong to those that will come. */
+    const bool resumes = *transfer->etag && transfer->n_total != FM_RESPONSE_UNKNOWN;
+    if (!resumes) op->n_bytes = 0;
+    if (!resumes && !op->range_bytes) transfer->n_total = FM_RESPONSE_UNKNOWN;
+    transfer->response = (fm_response){.length = FM_RESPONSE_UNKNOWN};
+    transfer->has_begun = transfer->has_failed = transfer->is_wrong = false;
+    transfer->skip_bytes = transfer->n_error_bytes = transfer->n_fetched = 0;
+}
+
+void fm_transfer_forget_redirect(fm_transfer *transfer) {
+    free(transfer->redirect);
+    transfer->redirect = NULL;
+    transfer->n_redirects = 0;
+    transfer->is_elsewhere = false;
+}
+
+bool fm_transfer_follow(fm_transfer *transfer) {
+    const int status = transfer->response.status;
+    if (status != 301 && status != 302 && status != 303 && status != 307 && status != 308)
+        return false;
+    if (transfer->n_redirects == MAX_REDIRECTS) return false;
+    bool is_elsewhere = false;
+    char *const url = fm_http_redirect(&transfer->request, &is_elsewhere);
+    if (!url) return false;
+    /* Once elsewhere, nothing says that a further redirect leads back to a trusted server. */
+    transfer->is_elsewhere = transfer->is_elsewhere || is_elsewhere;
+    free(transfer->redirect);
+    transfer->redirect = url;
+    transfer->n_redirects++;
+    return true;
+}

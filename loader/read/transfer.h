@@ -1,0 +1,69 @@
+/*
+ * One read of an object, as the HTTP reader sees it (reader_http.c): the attempts, what is
+ * requested, and what becomes of the responses. The body goes into the read's buffer as it comes.
+ * An attempt that breaks off is resumed behind the bytes that came if the object has an ETag, by
+ * which the server knows whether it is still the same, and otherwise starts at the beginning.
+ */
+#ifndef FM_READ_TRANSFER_H
+#define FM_READ_TRANSFER_H
+
+#include "read/http.h"
+#include "read/reader_impl.h"
+#include "read/remote.h"
+#include "read/response.h"
+#include "read/retry.h"
+
+#define FM_TRANSFER_WHY_BYTES 224
+
+/* How an attempt went. */
+typedef enum fm_attempt {
+    FM_ATTEMPT_DONE,      /* the bytes are in the buffer */
+    FM_ATTEMPT_AGAIN,     /* may pass */
+    FM_ATTEMPT_NO_SERVER, /* may pass, and nobody has answered */
+    FM_ATTEMPT_FEWER,     /* may pass, and the server wants fewer requests */
+    FM_ATTEMPT_FAILED     /* for good; op->error is set */
+} fm_attempt;
+
+/* One read in flight, at the place of its op in fm_http_reader.transfers. */
+typedef struct fm_transfer {
+    fm_reader *reader;
+    fm_reader_op *op;         /* NULL: not in use */
+    struct fm_transfer *next; /* of those that wait for their next attempt */
+    fm_http_request request;  /* its `user` is this */
+    fm_retry retry;
+    uint64_t at_ns; /* when it waits: when the next attempt begins */
+    char etag[FM_ETAG_BYTES];
+    uint64_t n_total; /* the bytes wanted; FM_RESPONSE_UNKNOWN until a response says */
+    char *redirect;   /* the URL that the next attempt goes to; NULL: the object's own */
+    uint32_t n_redirects;
+    bool is_elsewhere; /* the redirect leads to another origin */
+    bool is_fresh;     /* the next attempt needs a new connection */
+    char why[FM_TRANSFER_WHY_BYTES];
+    /* Of the attempt. */
+    uint64_t begun_ns, heard_ns;
+    fm_response response;
+    bool has_begun;  /* the response was found to have the bytes */
+    bool has_failed; /* op->error or `why` is set: the transfer was broken off here */
+    bool is_wrong;   /* the response has other bytes than requested */
+    uint64_t skip_bytes, n_error_bytes, n_fetched;
+} fm_transfer;
+
+/* Of the requests, whose `user` must be a transfer. */
+extern const fm_http_calls fm_transfer_calls;
+
+/* Before an attempt: forgets what the last one left. */
+void fm_transfer_reset(fm_transfer *transfer);
+/* What the attempt requests: all, or what is left of it. */
+fm_remote_wish fm_transfer_wish(const fm_transfer *transfer);
+/* How the attempt went; `why` holds what fm_http_judge() said. */
+fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result);
+/* Whether the response leads to another URL, which the next attempt then goes to. */
+bool fm_transfer_follow(fm_transfer *transfer);
+void fm_transfer_forget_redirect(fm_transfer *transfer);
+/* The read fails for good: with the reason in `why`, or with an error that needs no text. */
+fm_attempt fm_transfer_fail(fm_transfer *transfer);
+fm_attempt fm_transfer_fail_code(fm_transfer *transfer, int error);
+__attribute__((format(printf, 2, 3))) void fm_transfer_say(fm_transfer *transfer,
+                                                           const char *format, ...);
+
+#endif

@@ -1,0 +1,8 @@
+"""Names of images that are read over the network: s3://, gs://, http:// and https://.
+
+``names`` says which paths are such names, ``credentials`` finds the keys of a store, ``settings``
+reads the environment, ``process`` has this process's connection, and ``sources`` opens files and
+remote objects alike.
+
+May import: system.
+"""

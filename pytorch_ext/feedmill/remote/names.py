@@ -1,0 +1,79 @@
+"""Which paths are names of remote objects, and how messages show them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Any
+
+from feedmill._ops import native
+
+SCHEMES = ("s3://", "gs://", "http://", "https://")
+_PROBED_PATHS = 10_000
+# By status of HTTP.
+_ERRNOS = {"404": errno.ENOENT, "410": errno.ENOENT, "401": errno.EACCES, "403": errno.EACCES}
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_name(path: Any) -> bool:
+    """Whether a path names a remote object, which libcurl can read."""
+    return isinstance(path, str) and path.startswith(SCHEMES)
+
+
+def has_names(paths: list[Any]) -> bool:
+    """Whether a list has such names. Of a long list some paths are looked at, evenly spaced."""
+    return any(map(is_name, paths[:: max(1, len(paths) // _PROBED_PATHS)]))
+
+
+def why_no_name(path: Any) -> str:
+    """Why a path that looks like a URL can't be read; "" if it can, or is a file's path."""
+    found = _SCHEME.match(path) if isinstance(path, str) else None
+    if found is None:
+        return ""
+    if not is_name(path):
+        # hf://x is also the file x in the folder hf:, if there is one.
+        return "" if os.path.exists(path) else (
+            f"{found[0]} is not supported; feedmill reads {', '.join(SCHEMES)} and files. Let "
+            "feedmill_item return the image's bytes instead of a path, for example those that "
+            "fsspec.open(path) reads, or copy the files to one of these"
+        )
+    if not native.libcurl_version():
+        return (
+            "feedmill was built without libcurl, so it can't read over the network; install "
+            "libcurl and OpenSSL with their headers (Debian, Ubuntu: apt-get install "
+            "libcurl4-openssl-dev libssl-dev), and feedmill again from source"
+        )
+    return ""
+
+
+def shown(path: Any) -> Any:
+    """A path as messages show it: without the user, query and fragment of a URL, which may be
+    secrets."""
+    if not isinstance(path, str) or not path.startswith(("http://", "https://")):
+        return path
+    scheme, _, rest = re.split(r"[?#]", path, maxsplit=1)[0].partition("://")
+    host, slash, key = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{key}"
+
+
+def read_error(name: str, why: str) -> OSError:
+    """The exception for a remote object that can't be read: FileNotFoundError if the server has no
+    such object, PermissionError if it does not allow to read it, else OSError.
+
+    Args:
+        name: of the object.
+        why: what the native code says about it.
+    """
+    # Without the sample's number and name, which the caller adds in Python's form.
+    why = why.partition(f"{shown(name)}): ")[2] or why
+    found = re.search(r"\bHTTP (\d{3})\b", why)
+    number = _ERRNOS.get(found[1] if found else "", errno.EIO)
+    return OSError(number, why, shown(name))
+
+
+def place_of(path: Any) -> str:
+    """Where a path's remote object is, such as "s3://bucket"; "" for a file's path."""
+    if not isinstance(path, str) or _SCHEME.match(path) is None:
+        return ""
+    return "/".join(str(shown(path)).split("/", 3)[:3])

@@ -1,0 +1,731 @@
+/* The reader's HTTP back end, against a server on this machine that does what can go wrong. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "http_server.h"
+#include "read/remote.h"
+#include "reads.h"
+
+#define N_BYTES 100000
+
+static test_http *server;
+
+static int set_up(void **state) {
+    (void)state;
+    /* A proxy would not find this machine's server. */
+    setenv("no_proxy", "*", 1);
+    server = test_http_open();
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    test_http_close(server);
+    return 0;
+}
+
+static void put(const char *path, uint32_t seed, size_t n_bytes) {
+    uint8_t *const bytes = malloc(n_bytes + 1);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n_bytes; i++) bytes[i] = test_byte(seed, i);
+    test_http_put(server, path, bytes, n_bytes);
+    free(bytes);
+}
+
+typedef struct session {
+    test_reads reads;
+    fm_remote *remote;
+} session;
+
+static fm_remote_config quick_config(void) {
+    fm_remote_config config;
+    fm_remote_config_init(&config);
+    return config;
+}
+
+static void session_open(session *self, const fm_remote_config *settings, fm_reader_config config) {
+    fm_error error;
+    if (fm_remote_open(&self->remote, settings, &error)) fail_msg("%s", error.message);
+    config.remote = self->remote;
+    config.depth = settings->max_requests;
+    test_reads_open(&self->reads, config, NULL);
+}
+
+static void session_close(session *self) {
+    test_reads_close(&self->reads);
+    fm_remote_close(self->remote);
+}
+
+typedef struct get {
+    fm_read read;
+    char url[256], why[224];
+} get;
+
+static void get_init(get *self, const char *path) {
+    *self = (get){0};
+    snprintf(self->url, sizeof(self->url), "http://127.0.0.1:%d%s", test_http_port(server), path);
+    self->read = (fm_read){.path = self->url, .why = self->why, .why_bytes = sizeof(self->why)};
+}
+
+/* Reads an object, or a range of it, and waits. */
+static get get_range(session *self, const char *path, uint64_t offset, uint64_t n_bytes) {
+    get one;
+    get_init(&one, path);
+    one.read.path = one.url;
+    one.read.why = one.why;
+    one.read.offset_bytes = offset;
+    one.read.range_bytes = n_bytes;
+    submit_one(self->reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self->reads), &one.read);
+    return one;
+}
+
+static void check_whole(session *self, const char *path, uint32_t seed, uint64_t n_bytes) {
+    get one = get_range(self, path, 0, 0);
+    if (one.read.error) fail_msg("%s: error %d: %s", path, one.read.error, one.why);
+    test_check_file(&one.read, seed, n_bytes);
+    fm_reader_return(self->reads.reader, &one.read);
+}
+
+static void reads_objects(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    static const size_t sizes[] = {0, 1, 100, 16384, 200000, 5000000};
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        put("/object", i, sizes[i]);
+        check_whole(&self, "/object", i, sizes[i]);
+    }
+    session_close(&self);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+static void check_range(const get *one, uint32_t seed) {
+    if (one->read.error) fail_msg("%s: error %d: %s", one->url, one->read.error, one->why);
+    assert_int_equal(one->read.n_bytes, one->read.range_bytes);
+    for (uint64_t i = 0; i < one->read.n_bytes; i++)
+        assert_int_equal(one->read.bytes[i], test_byte(seed, one->read.offset_bytes + i));
+}
+
+static void reads_ranges(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/pack", 1, N_BYTES);
+    static const struct {
+        const char *script;
+        uint64_t offset, n_bytes;
+    } ranges[] = {
+        {"ok", 0, 1},           {"ok", 1000, 50000},           {"ok", N_BYTES - 5, 5},
+        {"ok", 0, N_BYTES},     {"no-range", 500, 100},        {"no-range", 90000, 10000},
+        {"chunked", 500, 1000}, {"unsized,close", 700, 40000}, {"wrong-range", 10, 20},
+        {"unsized", 0, 10},     {"chunked,no-range", 5, 10},   {"reset=300", 100, 60000},
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++) {
+        test_http_script(server, "/pack", ranges[i].script);
+        get one = get_range(&self, "/pack", ranges[i].offset, ranges[i].n_bytes);
+        check_range(&one, 1);
+        fm_reader_return(self.reads.reader, &one.read);
+    }
+    session_close(&self);
+}
+
+static void ranges_beyond_the_end_are_refused(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/pack", 1, N_BYTES);
+    static const char *const scripts[] = {"ok", "no-range", "chunked,no-range"};
+    for (size_t i = 0; i < 3; i++) {
+        test_http_script(server, "/pack", scripts[i]);
+        assert_int_equal(get_range(&self, "/pack", N_BYTES - 5, 6).read.error, FM_READ_ENDS_EARLY);
+        test_http_script(server, "/pack", scripts[i]);
+        assert_int_equal(get_range(&self, "/pack", N_BYTES + 1, 6).read.error, FM_READ_ENDS_EARLY);
+    }
+    assert_int_equal(test_http_n_requests(server), 6); /* none was tried again */
+    session_close(&self);
+}
+
+/* A pack that is replaced while it is read does not yield bytes of both. */
+static void changed_packs_are_noticed(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/pack", 1, N_BYTES);
+    get one = get_range(&self, "/pack", 0, 100);
+    check_range(&one, 1);
+    fm_reader_return(self.reads.reader, &one.read);
+    put("/pack", 2, N_BYTES);
+    one = get_range(&self, "/pack", 100, 100);
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    assert_string_equal(one.why, "the object has changed since it was first read");
+    session_close(&self);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static const char *const passing[] = {
+    "status=500",
+    "status=502,close",
+    "status=503,code=SlowDown,retry-after=1",
+    "status=429,retry-after=0 status=429",
+    "status=408",
+    "reset=0",
+    "reset=5000",
+    "reset=5000,etag=none",
+    "reset=500 reset=600 reset=70000",
+    "short=0",
+    "short=70000",
+    "short=70000,no-range no-range",
+    "chunked,short=20000",
+    "stall=0",
+    "stall=40000",
+    "delay=100",
+    "close",
+    "chunked",
+    "unsized",
+    "short=9000,etag=none short=9500",
+    "stall=7000 reset=8000 status=503 short=9000",
+};
+#define N_PASSING (sizeof(passing) / sizeof(*passing))
+
+static void passing_faults_are_survived(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.stall_timeout_ms = 1000;
+    session_open(&self, &settings, (fm_reader_config){0});
+    get gets[N_PASSING];
+    for (uint32_t i = 0; i < N_PASSING; i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/%u", i);
+        put(path, i, N_BYTES + i);
+        test_http_script(server, path, passing[i]);
+        get_init(&gets[i], path);
+        submit_one(self.reads.reader, &gets[i].read);
+    }
+    assert_true(test_reads_wait(&self.reads, N_PASSING));
+    for (uint32_t i = 0; i < N_PASSING; i++) {
+        if (gets[i].read.error) fail_msg("%s: %s", passing[i], gets[i].why);
+        test_check_file(&gets[i].read, i, N_BYTES + i);
+    }
+    fm_reader_stats stats;
+    fm_reader_stats_get(self.reads.reader, &stats);
+    assert_int_equal(stats.n_files, N_PASSING);
+    assert_int_equal(stats.n_requests, test_http_n_requests(server));
+    assert_int_equal(stats.n_requests, N_PASSING + stats.n_retries);
+    assert_int_equal(stats.n_refused, 4);
+    assert_true(test_http_count(server, "If-Match") > 0);
+    assert_string_equal(stats.name, "http");
+    session_close(&self);
+}
+
+static void lasting_faults_are_reported(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    static const char *const cases[][2] = {
+        {"status=403,code=AccessDenied", "HTTP 403 AccessDenied"},
+        {"status=404,code=NoSuchKey", "HTTP 404 NoSuchKey"},
+        {"status=400", "HTTP 400"},
+        {"status=401", "HTTP 401"},
+        {"status=301,code=PermanentRedirect", "HTTP 301 PermanentRedirect"},
+        {"status=304", "HTTP 304: a redirect that can't be followed"},
+        {"redirect=ftp://127.0.0.1/", "HTTP 302: a redirect that can't be followed"},
+        {"redirect=file:///etc/passwd", "HTTP 302: a redirect that can't be followed"},
+    };
+    const size_t n = sizeof(cases) / sizeof(*cases);
+    for (size_t i = 0; i < n; i++) {
+        test_http_script(server, "/object", cases[i][0]);
+        get one = get_range(&self, "/object", 0, 0);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        assert_null(one.read.bytes);
+        assert_string_equal(one.why, cases[i][1]);
+    }
+    assert_int_equal(test_http_n_requests(server), n);
+    session_close(&self);
+}
+
+static void attempts_end(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.max_attempts = 3;
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    test_http_script(server, "/object", "status=500 reset=10 status=503,code=SlowDown");
+    get one = get_range(&self, "/object", 0, 0);
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    assert_non_null(strstr(one.why, "HTTP 503 SlowDown (3 attempts in "));
+    test_http_script(server, "/object",
+                     "short=100,etag=none short=100,etag=none short=100,etag=none");
+    one = get_range(&self, "/object", 0, 0);
+    assert_non_null(strstr(one.why, ", after 100 bytes (3 attempts in "));
+    /* The server's wish to wait is beyond the time that there is. */
+    test_http_script(server, "/object", "status=503,retry-after=1000");
+    one = get_range(&self, "/object", 0, 0);
+    assert_string_equal(one.why, "HTTP 503");
+    session_close(&self);
+}
+
+/* An object that is replaced between two attempts is not pieced together of both. */
+static void changed_objects_are_noticed(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    /* The second one is of a server that ignores If-Match and Range. */
+    test_http_script(server, "/object", "reset=50000,etag=a etag=b");
+    get one = get_range(&self, "/object", 0, 0);
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    assert_string_equal(one.why, "the object has changed since it was first read");
+    session_close(&self);
+}
+
+static void large_objects_are_refused(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){.max_file_bytes = N_BYTES});
+    put("/object", 1, N_BYTES + 1);
+    assert_int_equal(get_range(&self, "/object", 0, 0).read.error, EFBIG);
+    test_http_script(server, "/object", "chunked unsized");
+    assert_int_equal(get_range(&self, "/object", 0, 0).read.error, EFBIG);
+    assert_int_equal(get_range(&self, "/object", 0, 0).read.error, EFBIG);
+    assert_int_equal(get_range(&self, "/object", 0, N_BYTES + 1).read.error, EFBIG);
+    put("/object", 1, N_BYTES);
+    check_whole(&self, "/object", 1, N_BYTES);
+    session_close(&self);
+}
+
+/* ---- redirects ------------------------------------------------------------------------------- */
+
+static void redirects_are_followed(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    test_http *const other = test_http_open();
+    char script[128];
+    put("/there", 3, N_BYTES);
+    uint8_t byte = test_byte(4, 0);
+    test_http_put(other, "/there", &byte, 1);
+    test_http_script(server, "/here", "redirect=/there");
+    check_whole(&self, "/here", 3, N_BYTES);
+    test_http_script(server, "/here", "redirect=/there,status=307");
+    get one = get_range(&self, "/here", 100, 1000);
+    check_range(&one, 3);
+    fm_reader_return(self.reads.reader, &one.read);
+    snprintf(script, sizeof(script), "redirect=http://127.0.0.1:%d/there", test_http_port(other));
+    test_http_script(server, "/here", script);
+    check_whole(&self, "/here", 4, 1);
+    test_http_script(server, "/loop",
+                     "redirect=/loop redirect=/loop redirect=/loop redirect=/loop redirect=/loop "
+                     "redirect=/loop redirect=/loop");
+    one = get_range(&self, "/loop", 0, 0);
+    assert_string_equal(one.why, "HTTP 302: a redirect that can't be followed");
+    assert_int_equal(test_http_count(server, "GET /loop "), 6);
+    session_close(&self);
+    test_http_close(other);
+}
+
+/* Neither a user's password nor what signs a request to a store goes to another server. */
+static void redirects_keep_secrets(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    test_http *const other = test_http_open();
+    char script[128], endpoint[64];
+    fm_error error;
+    put("/bucket/key", 3, N_BYTES);
+    uint8_t byte = test_byte(4, 0);
+    test_http_put(other, "/there", &byte, 1);
+    snprintf(script, sizeof(script), "redirect=http://127.0.0.1:%d/there", test_http_port(other));
+    snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%d", test_http_port(server));
+    settings.endpoint_url = endpoint;
+    session_open(&self, &settings, (fm_reader_config){0});
+    const fm_remote_credentials credentials = {
+        .access_key = "a", .secret_key = "b", .session_token = "c"};
+    assert_int_equal(fm_remote_set_credentials(self.remote, &credentials, &error), FM_OK);
+    test_http_script(server, "/bucket/key", script);
+    get one = {.read = {.path = "s3://bucket/key"}};
+    submit_one(self.reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+    test_check_file(&one.read, 4, 1);
+    fm_reader_return(self.reads.reader, &one.read);
+    assert_int_equal(test_http_n_requests(other), 1);
+    assert_int_equal(test_http_count(other, "authorization"), 0);
+    assert_int_equal(test_http_count(other, "x-amz"), 0);
+    session_close(&self);
+    test_http_close(other);
+}
+
+static void messages_keep_secrets(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.max_attempts = 1;
+    session_open(&self, &settings, (fm_reader_config){0});
+    static const char *const scripts[] = {"status=403", "reset=0", "short=10", "status=500",
+                                          "redirect=ftp://hidden/hidden"};
+    put("/object", 1, N_BYTES);
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+        test_http_script(server, "/object", scripts[i]);
+        get one = get_range(&self, "/object?signature=hidden", 0, 0);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        assert_null(strstr(one.why, "hidden"));
+    }
+    session_close(&self);
+}
+
+/* ---- servers that are not there -------------------------------------------------------------- */
+
+static void absent_servers_are_reported(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.give_up_ms = 1500;
+    settings.connect_timeout_ms = 500;
+    settings.max_attempts = 2; /* counts answers only */
+    session_open(&self, &settings, (fm_reader_config){0});
+    test_http_vanish(server, true);
+    get one = get_range(&self, "/object", 0, 0);
+    char expected[64];
+    snprintf(expected, sizeof(expected), "connection refused by 127.0.0.1:%d (",
+             test_http_port(server));
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    if (!strstr(one.why, expected)) fail_msg("%s", one.why);
+    get_init(&one, "");
+    one.read.path = "http://nowhere.invalid/object";
+    submit_one(self.reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    if (!strstr(one.why, "nowhere.invalid:80")) fail_msg("%s", one.why);
+    session_close(&self);
+}
+
+#define N_MANY 200
+
+static void submit_many(session *self, get *gets, size_t n_bytes) {
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/%u", i);
+        put(path, i, n_bytes + i);
+        get_init(&gets[i], path);
+        /* A third are ranges. */
+        if (i % 3 == 0) {
+            gets[i].read.offset_bytes = 10;
+            gets[i].read.range_bytes = n_bytes - 20;
+        }
+    }
+    for (uint32_t i = 0; i < N_MANY; i++) submit_one(self->reads.reader, &gets[i].read);
+}
+
+/* Each read ended once. How many were delivered, and right. */
+static uint32_t check_many(session *self, get *gets, size_t n_bytes) {
+    uint32_t n_right = 0;
+    assert_int_equal(test_reads_n_done(&self->reads), N_MANY);
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        if (gets[i].read.error) {
+            assert_null(gets[i].read.bytes);
+            continue;
+        }
+        if (gets[i].read.range_bytes)
+            check_range(&gets[i], i);
+        else
+            test_check_file(&gets[i].read, i, n_bytes + i);
+        fm_reader_return(self->reads.reader, &gets[i].read);
+        n_right++;
+    }
+    return n_right;
+}
+
+static void vanished_servers_are_waited_for(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    static get gets[N_MANY];
+    session_open(&self, &settings, (fm_reader_config){0});
+    submit_many(&self, gets, 3000);
+    usleep(5000);
+    test_http_vanish(server, true);
+    usleep(2000000);
+    test_http_vanish(server, false);
+    assert_true(test_reads_wait(&self.reads, N_MANY));
+    assert_int_equal(check_many(&self, gets, 3000), N_MANY);
+    session_close(&self);
+}
+
+/* With few buffers, so that reads also wait for these. */
+static void random_faults(void **state) {
+    (void)state;
+    static get gets[N_MANY];
+    for (uint32_t seed = 1; seed <= 3; seed++) {
+        session self;
+        fm_remote_config settings = quick_config();
+        settings.stall_timeout_ms = 500;
+        settings.max_attempts = seed == 3 ? 2 : 10;
+        session_open(&self, &settings, (fm_reader_config){.buffer_bytes = 256 << 10});
+        test_http_random(server, seed, 30);
+        submit_many(&self, gets, 5000);
+        /* Buffers are returned as reads end. */
+        for (uint32_t n = 0; n < N_MANY; n++) {
+            fm_read *const read = test_reads_pop(&self.reads);
+            assert_non_null(read);
+            get *const one = (get *)(void *)((char *)read - offsetof(get, read));
+            const uint32_t i = (uint32_t)(one - gets);
+            if (read->error && seed < 3) fail_msg("seed %u: %s: %s", seed, one->url, one->why);
+            if (read->error)
+                assert_int_equal(read->error, FM_READ_REMOTE);
+            else if (read->range_bytes)
+                check_range(one, i);
+            else
+                test_check_file(read, i, 5000 + i);
+            fm_reader_return(self.reads.reader, read);
+        }
+        assert_int_equal(test_reads_n_done(&self.reads), N_MANY);
+        session_close(&self);
+    }
+}
+
+/* ---- close and cancel ------------------------------------------------------------------------ */
+
+/* Reads that are stuck in all ways. */
+static void submit_stuck(session *self, get *gets) {
+    static const char *const scripts[] = {"stall=0", "stall=1000", "status=503,retry-after=60",
+                                          "delay=100000", "reset=0"};
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/%u", i);
+        test_http_script(server, path, scripts[i % 5]);
+    }
+    submit_many(self, gets, 3000);
+}
+
+static void cancel_ends_all(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    static get gets[N_MANY];
+    settings.max_requests = 100;
+    session_open(&self, &settings, (fm_reader_config){0});
+    submit_stuck(&self, gets);
+    usleep(100000);
+    fm_reader_cancel_queued(self.reads.reader);
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        const fm_read *const read = test_reads_pop(&self.reads);
+        assert_non_null(read);
+        assert_true(read->error == ECANCELED || read->error == 0);
+    }
+    check_many(&self, gets, 3000);
+    /* The reader goes on. */
+    put("/object", 1, N_BYTES);
+    check_whole(&self, "/object", 1, N_BYTES);
+    session_close(&self);
+}
+
+static void close_ends_all(void **state) {
+    (void)state;
+    static get gets[N_MANY];
+    for (int delay_us = 0; delay_us < 100000; delay_us = delay_us * 4 + 500) {
+        session self;
+        const fm_remote_config settings = quick_config();
+        session_open(&self, &settings, (fm_reader_config){0});
+        submit_stuck(&self, gets);
+        usleep((useconds_t)delay_us);
+        test_reads_close(&self.reads);
+        assert_int_equal(test_reads_n_done(&self.reads), N_MANY);
+        for (uint32_t i = 0; i < N_MANY; i++)
+            assert_true(gets[i].read.error == ECANCELED || gets[i].read.error == 0);
+        fm_remote_close(self.remote);
+    }
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void connections_are_kept(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    for (int i = 0; i < 20; i++) check_whole(&self, "/object", 1, N_BYTES);
+    /* The body of an error is read, too. */
+    test_http_script(server, "/object", "status=404");
+    assert_int_equal(get_range(&self, "/object", 0, 0).read.error, FM_READ_REMOTE);
+    check_whole(&self, "/object", 1, N_BYTES);
+    assert_int_equal(test_http_n_connections(server), 1);
+    session_close(&self);
+}
+
+static void requests_are_limited(void **state) {
+    (void)state;
+    session self;
+    static get gets[N_MANY];
+    fm_remote_config settings = quick_config();
+    settings.max_requests = 7;
+    session_open(&self, &settings, (fm_reader_config){0});
+    submit_many(&self, gets, 3000);
+    assert_true(test_reads_wait(&self.reads, N_MANY));
+    assert_int_equal(check_many(&self, gets, 3000), N_MANY);
+    assert_true(test_http_peak(server) <= 7);
+    session_close(&self);
+}
+
+static void bad_names_are_reported(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    static const char *const names[] = {"http://", "http://host:99999/", "http://[::1/"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        get one;
+        get_init(&one, "");
+        one.read.path = names[i];
+        submit_one(self.reads.reader, &one.read);
+        assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        assert_true(*one.why);
+    }
+    session_close(&self);
+}
+
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+typedef struct tls_server {
+    char dir[64];
+    pid_t pid;
+    int port, out;
+} tls_server;
+
+/* openssl's server, with a certificate of its own for 127.0.0.1; skips the test without it. */
+static tls_server tls_open(void) {
+    tls_server self = {.port = 0};
+    char command[512], text[512];
+    size_t n = 0;
+    int ends[2];
+    test_dir_open(self.dir);
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 2 "
+             "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1",
+             self.dir);
+    if (system(command)) {
+        test_dir_close(self.dir);
+        fprintf(stderr, "skipped: there is no openssl that makes certificates\n");
+        skip();
+    }
+    snprintf(text, sizeof(text), "%s/object", self.dir);
+    test_file_write(text, 9, N_BYTES);
+    assert_int_equal(pipe(ends), 0);
+    self.pid = fork();
+    if (self.pid == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        if (!chdir(self.dir))
+            execlp("openssl", "openssl", "s_server", "-accept", "127.0.0.1:0", "-WWW", "-key",
+                   "key", "-cert", "cert", (char *)NULL);
+        _exit(1);
+    }
+    close(ends[1]);
+    self.out = ends[0];
+    for (ssize_t got; n + 1 < sizeof(text) && !self.port; n += (size_t)got) {
+        got = read(self.out, text + n, sizeof(text) - 1 - n);
+        if (got <= 0) fail_msg("openssl's server ended");
+        text[n + (size_t)got] = 0;
+        const char *const at = strstr(text, "ACCEPT 127.0.0.1:");
+        if (at && strchr(at, '\n')) self.port = atoi(at + strlen("ACCEPT 127.0.0.1:"));
+    }
+    return self;
+}
+
+static void tls_close(tls_server *self) {
+    kill(self->pid, SIGKILL);
+    waitpid(self->pid, NULL, 0);
+    close(self->out);
+    test_dir_close(self->dir);
+}
+
+static get get_tls(const tls_server *tls, const char *host, const char *ca_bundle,
+                   uint8_t *first_byte) {
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.ca_bundle = ca_bundle;
+    session_open(&self, &settings, (fm_reader_config){0});
+    get one;
+    get_init(&one, "");
+    snprintf(one.url, sizeof(one.url), "https://%s:%d/object", host, tls->port);
+    one.read.path = one.url;
+    one.read.why = one.why;
+    submit_one(self.reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+    if (!one.read.error) {
+        test_check_file(&one.read, 9, N_BYTES);
+        *first_byte = one.read.bytes[0];
+    }
+    session_close(&self);
+    return one;
+}
+
+/* Only a server with a certificate that is known, and for its name, is read from. */
+static void certificates_are_verified(void **state) {
+    (void)state;
+    tls_server tls = tls_open();
+    char cert[128], missing[128];
+    uint8_t byte = 0;
+    snprintf(cert, sizeof(cert), "%s/cert", tls.dir);
+    snprintf(missing, sizeof(missing), "%s/missing", tls.dir);
+    get one = get_tls(&tls, "127.0.0.1", cert, &byte);
+    if (one.read.error) fail_msg("%s", one.why);
+    assert_int_equal(byte, test_byte(9, 0));
+    const struct {
+        const char *host, *ca_bundle;
+    } cases[] = {{"127.0.0.1", NULL}, {"localhost", cert}, {"127.0.0.1", missing}};
+    for (size_t i = 0; i < 3; i++) {
+        one = get_tls(&tls, cases[i].host, cases[i].ca_bundle, &byte);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        char expected[64];
+        snprintf(expected, sizeof(expected), "the certificate of %s:%d: ", cases[i].host, tls.port);
+        if (strncmp(one.why, expected, strlen(expected))) fail_msg("case %zu: %s", i, one.why);
+        assert_null(strstr(one.why, "attempts"));
+    }
+    tls_close(&tls);
+}
+
+#define TEST(body) cmocka_unit_test_setup_teardown(body, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(reads_objects),
+        TEST(reads_ranges),
+        TEST(ranges_beyond_the_end_are_refused),
+        TEST(changed_packs_are_noticed),
+        TEST(passing_faults_are_survived),
+        TEST(lasting_faults_are_reported),
+        TEST(attempts_end),
+        TEST(changed_objects_are_noticed),
+        TEST(large_objects_are_refused),
+        TEST(redirects_are_followed),
+        TEST(redirects_keep_secrets),
+        TEST(messages_keep_secrets),
+        TEST(absent_servers_are_reported),
+        TEST(vanished_servers_are_waited_for),
+        TEST(random_faults),
+        TEST(cancel_ends_all),
+        TEST(close_ends_all),
+        TEST(connections_are_kept),
+        TEST(requests_are_limited),
+        TEST(bad_names_are_reported),
+        TEST(certificates_are_verified),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
