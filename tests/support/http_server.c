@@ -421,7 +421,11 @@ static int listen_on(int *port) {
     socklen_t n = sizeof(address);
     if (listening < 0) die("socket");
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(listening, (struct sockaddr *)&address, n)) die("bind");
+    /* A port that is returned to may be the local one of somebody's connection for a moment. */
+    for (int i = 0; bind(listening, (struct sockaddr *)&address, n); i++) {
+        if (errno != EADDRINUSE || i == 600) die("bind");
+        usleep(100000);
+    }
     if (listen(listening, 1024)) die("listen");
     if (getsockname(listening, (struct sockaddr *)&address, &n)) die("getsockname");
     *port = ntohs(address.sin_port);

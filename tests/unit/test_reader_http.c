@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "http_server.h"
+#include "read/readers.h"
 #include "read/remote.h"
 #include "reads.h"
 
@@ -387,6 +388,30 @@ static void messages_keep_secrets(void **state) {
     session_close(&self);
 }
 
+static void shown_paths_keep_secrets(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"/data/a?b#c@d.jpg", "/data/a?b#c@d.jpg"},
+        {"s3://bucket/a?b.jpg", "s3://bucket/a?b.jpg"},
+        {"http://host/a.jpg?token=hidden", "http://host/a.jpg"},
+        {"https://user:hidden@host:1/a@b.jpg#c", "https://host:1/a@b.jpg"},
+        {"http://us@er:hidden@host?x@y", "http://host"},
+        {"http://", "http://"},
+        {"", ""},
+    };
+    char shown[64];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        fm_readers_show_path(cases[i][0], shown, sizeof(shown));
+        assert_string_equal(shown, cases[i][1]);
+    }
+    fm_readers_show_path("http://user:hidden@host/a.jpg", shown, 17);
+    assert_string_equal(shown, "host/a.jpg");
+    fm_readers_show_path("http://user:hidden@host/a.jpg", shown, 5);
+    assert_string_equal(shown, ".jpg");
+    fm_readers_show_path("/data/a.jpg", shown, 6);
+    assert_string_equal(shown, "a.jpg");
+}
+
 /* ---- servers that are not there -------------------------------------------------------------- */
 
 static void absent_servers_are_reported(void **state) {
@@ -405,11 +430,16 @@ static void absent_servers_are_reported(void **state) {
     assert_int_equal(one.read.error, FM_READ_REMOTE);
     if (!strstr(one.why, expected)) fail_msg("%s", one.why);
     get_init(&one, "");
-    one.read.path = "http://nowhere.invalid/object";
+    /* A label of more than 63 characters: no server of names is asked. */
+    static const char name[] =
+        "this-label-of-a-name-is-longer-than-the-63-characters-that-it-may-have";
+    snprintf(one.url, sizeof(one.url), "http://%s.invalid/object", name);
+    one.read.path = one.url;
+    one.read.why = one.why;
     submit_one(self.reads.reader, &one.read);
     assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
     assert_int_equal(one.read.error, FM_READ_REMOTE);
-    if (!strstr(one.why, "nowhere.invalid:80")) fail_msg("%s", one.why);
+    if (!strstr(one.why, name) || !strstr(one.why, ".invalid:80")) fail_msg("%s", one.why);
     session_close(&self);
 }
 
@@ -717,6 +747,7 @@ int main(void) {
         TEST(redirects_are_followed),
         TEST(redirects_keep_secrets),
         TEST(messages_keep_secrets),
+        TEST(shown_paths_keep_secrets),
         TEST(absent_servers_are_reported),
         TEST(vanished_servers_are_waited_for),
         TEST(random_faults),
