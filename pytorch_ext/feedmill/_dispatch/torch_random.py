@@ -15,6 +15,7 @@ from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner import timm_objects
 from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.formats import as_planned
 from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
@@ -196,8 +197,11 @@ def _difference(
 
     wanted = image_of(item, sample)
     made = transformed(item.base_dataset, image, draws_of)
+    plan = item.base_dataset.plan
     if type(wanted) in (list, tuple):
         is_equal = len(wanted) == len(made) and all(map(is_same, wanted, made))
+    elif plan is not None and plan.as_array:
+        is_equal = is_same(as_planned(wanted, plan), made)
     else:
         is_equal = is_same(wanted, made)
     return "" if is_equal else what.format("other numbers")

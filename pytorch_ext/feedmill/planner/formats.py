@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedmill.planner.plan import Plan
@@ -57,7 +58,10 @@ def bytes_of(values: torch.Tensor) -> bytes:
 
 def as_planned(image: Any, plan: Plan) -> Any:
     """Converts the result of the user's transform to the type that is delivered. Anything but a
-    tensor of the plan's transform_dtype is returned unchanged; comparisons will then fail."""
+    tensor of the plan's transform_dtype, or an array if the plan says so, is returned unchanged;
+    comparisons will then fail."""
+    if plan.as_array and isinstance(image, np.ndarray):
+        return torch.from_numpy(image)
     given = TORCH_DTYPES.get(plan.transform_dtype)
     if isinstance(image, torch.Tensor) and image.dtype is given:
         return image.to(TORCH_DTYPES[plan.dtype])
