@@ -140,10 +140,11 @@ class DataLoader(TorchDataLoader[_T_co]):
               that differs. As slow as torch without workers.
             - "off": torch's path.
 
-        seed: key of the random draws on the native path. None (default): torch's base seed, which
-            differs in every epoch, and in every run unless torch is seeded. An int: an image's
-            draws depend only on the seed, the epoch's number, the image's index, and how often that
-            index came before in the epoch. The epoch's number is ``sampler.epoch`` if the sampler
+        seed: key of feedmill's own random numbers. None (default): torch's are drawn, see ``rng``;
+            with rng="feedmill" the key is torch's base seed, which differs in every epoch, and in
+            every run unless torch is seeded. An int: an image's draws depend only on the seed, the
+            epoch's number, the image's index, and how often that index came before in the epoch.
+            The epoch's number is ``sampler.epoch`` if the sampler
             has one, else the count of iter() calls, from 0 or from what set_epoch() set. A
             UserWarning reports a sampler's epoch that has not moved since the previous epoch. On
             torch's path and with native="hybrid" a seed has no effect, which a UserWarning reports.
@@ -234,19 +235,23 @@ class DataLoader(TorchDataLoader[_T_co]):
               place of a damaged file stay exact, and so does all under native="verify". No effect
               on torch's path and with native="hybrid".
 
-        rng: which random numbers the transforms draw on the native path.
+        rng: whose random numbers the transforms draw on the native path.
 
-            - "feedmill" (default): those of a sample depend on the seed, the epoch, its index and
-              how often it came before, and on nothing else; see ``seed``.
+            - "auto" (default): feedmill's with ``seed``, on_error= other than "raise",
+              native="hybrid", worker_init="ignore", or in_order=False and several workers; else
+              torch's.
+            - "feedmill": those of a sample depend on the seed, the epoch, its index and how often
+              it came before, and on nothing else; see ``seed``.
             - "torch": those that torch's worker processes would draw, so that batches equal those
               of torch.utils.data.DataLoader with the same arguments and seeds, augmentations
               included, bit for bit. They follow from torch's seed and depend on num_workers,
-              batch_size and the order. What can't be made so takes torch's path, and explain() says
-              why: in_order=False, and transforms that draw in another way than the native code. The
-              collate_fn, unless it is shown to draw nothing, runs on the thread that asks for the
-              batch, with the worker's generators. An epoch is resumed with the same num_workers,
-              batch size and ranks only: see load_state_dict(). draws() and fetch() raise
-              RuntimeError. ValueError with seed= or on_error=.
+              batch_size and the order. With num_workers=0 they come from the process's own
+              generators, and a batch is decoded only when it is requested. What the native code
+              can't draw takes torch's path, and explain() says why. The collate_fn, unless it is
+              shown to draw nothing, runs on the thread that asks for the batch, with the worker's
+              generators. An epoch is resumed with the same num_workers, batch size and ranks only:
+              see load_state_dict(). draws() and fetch() raise RuntimeError. ValueError with seed=
+              or on_error=.
 
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
 
@@ -498,8 +503,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         StatefulDataLoader has the same two methods.
 
         A state is larger by the states of the generators that the script gave (about 4 KB each);
-        with rng="torch" by those of each worker (3.4 KB for each of torch's, Python's and
-        NumPy's that its batches draw from); by that of torch's global one for a sampler that draws
+        with torch's random numbers by those of each worker (3.4 KB for each of torch's, Python's
+        and NumPy's that its batches draw from); by that of torch's global one for a sampler that draws
         its order from it directly, as SubsetRandomSampler and WeightedRandomSampler without
         generator= do; and by what the state_dict() of a sampler or dataset returns.
 
@@ -507,7 +512,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         that differs between the ranks of a DistributedSampler.
 
         With an IterableDataset, in_order=False on torch's path, or after an error of a transform
-        with rng="torch", a state holds no position, which a UserWarning says.
+        with torch's random numbers that it does not raise again, a state holds no position, which a
+        UserWarning says.
         """
         return state_dict(self)
 
@@ -524,8 +530,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         script gave in their states; torch's global generator is the script's to restore, see
         torch.set_rng_state(), and iter() of the resumed epoch draws nothing from it.
 
-        With rng="torch" and workers, the batches are those that torch's own DataLoader would have
-        delivered without a stop. num_workers, batch_size, the number of ranks and the rank must
+        With torch's random numbers and workers, the batches are those that torch's own DataLoader
+        would have delivered without a stop. num_workers, batch_size, the number of ranks and the rank must
         then be the same; with strict=False the workers' generators are seeded anew if they are not,
         which a UserWarning says at iter(). With num_workers=0, batches draw from the process's own
         generators, which the script restores.
@@ -534,8 +540,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             state_dict: what state_dict() returned. {}: forget a state loaded before.
             strict: True: the state must belong to this dataset, these transforms and this order, by
                 the number of samples, names and targets of the first and last sample, the plan,
-                seed=, with rng="torch" the workers and ranks, and the indices so far. False: go on
-                in any case.
+                seed=, with torch's random numbers the workers and ranks, and the indices so far.
+                False: go on in any case.
 
         Raises:
             ValueError: the state is damaged; or, with strict=True, it belongs to something else,
@@ -708,8 +714,8 @@ def _find(loader: DataLoader[Any], index: int, epoch: int) -> tuple[Epoch, Item]
     source = ran.source
     if loader._feedmill_draws_as_torch() and getattr(source.plan, "is_random", False):
         raise RuntimeError(
-            "with rng='torch' a sample's random numbers depend on all samples that its worker made "
-            "before it; draws() and fetch() repeat feedmill's own numbers only"
+            "torch's random numbers of a sample depend on all samples that its worker made before "
+            "it; draws() and fetch() repeat feedmill's own only: pass seed= or rng='feedmill'"
         )
     if not is_int(index, -source.n_samples, source.n_samples - 1):
         raise ValueError(f"index is {index!r}; the dataset has {source.n_samples} samples")

@@ -163,8 +163,9 @@ def mismatch(loader: Any, support: Support, loaded: dict[str, Any]) -> str:
     for name in _SETTINGS if saved is not None else _SETTINGS[:1]:
         if then[name] != now[name]:
             return (
-                f"the epoch ran with {name}={then[name]}, and would go on with {now[name]}: with "
-                "rng='torch' the random numbers of a worker follow from all batches that it made"
+                f"the epoch ran with {name}={then[name]}, and would go on with {now[name]}: "
+                "torch's random numbers of a worker follow from all batches that it made (feedmill's own, "
+                "with seed= from the start, do not)"
             )
     return ""
 

@@ -505,7 +505,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
         if self._virtual is not None and self._virtual.lost:
             raise RuntimeError(
-                f"rng='torch': {self._virtual.lost}, so that it is not known which random numbers "
+                f"{self._virtual.lost}, so that it is not known which random numbers "
                 "torch would draw next; begin another epoch, of a new DataLoader if the "
                 "workers are persistent"
             )
