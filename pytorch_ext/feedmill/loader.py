@@ -504,8 +504,8 @@ class DataLoader(TorchDataLoader[_T_co]):
 
         A state is larger by the states of the generators that the script gave (about 4 KB each);
         with torch's random numbers by those of each worker (3.4 KB for each of torch's, Python's
-        and NumPy's that its batches draw from); by that of torch's global one for a sampler that draws
-        its order from it directly, as SubsetRandomSampler and WeightedRandomSampler without
+        and NumPy's that its batches draw from); by that of torch's global one for a sampler that
+        draws its order from it directly, as SubsetRandomSampler and WeightedRandomSampler without
         generator= do; and by what the state_dict() of a sampler or dataset returns.
 
         "run" holds what the run has waited for so far, by cause, for report(). It is the only part
@@ -531,10 +531,10 @@ class DataLoader(TorchDataLoader[_T_co]):
         torch.set_rng_state(), and iter() of the resumed epoch draws nothing from it.
 
         With torch's random numbers and workers, the batches are those that torch's own DataLoader
-        would have delivered without a stop. num_workers, batch_size, the number of ranks and the rank must
-        then be the same; with strict=False the workers' generators are seeded anew if they are not,
-        which a UserWarning says at iter(). With num_workers=0, batches draw from the process's own
-        generators, which the script restores.
+        would have delivered without a stop. num_workers, batch_size, the number of ranks and the
+        rank must then be the same; with strict=False the workers' generators are seeded anew if
+        they are not, which a UserWarning says at iter(). With num_workers=0, batches draw from the
+        process's own generators, which the script restores.
 
         Args:
             state_dict: what state_dict() returned. {}: forget a state loaded before.

@@ -164,8 +164,8 @@ def mismatch(loader: Any, support: Support, loaded: dict[str, Any]) -> str:
         if then[name] != now[name]:
             return (
                 f"the epoch ran with {name}={then[name]}, and would go on with {now[name]}: "
-                "torch's random numbers of a worker follow from all batches that it made (feedmill's own, "
-                "with seed= from the start, do not)"
+                "torch's random numbers of a worker follow from all batches that it made "
+                "(feedmill's own, with seed= from the start, do not)"
             )
     return ""
 

@@ -115,12 +115,12 @@ class ArraySource(Source):
     def sample(self, item: Any) -> Any:
         return item.load()
 
-    def is_like(self, other: Source) -> bool:
+    def is_like(self, other: Source, in_any_format: bool = False) -> bool:
         if type(other) is not ArraySource:
             return False
         mine, theirs = self._node, other._node
         return (
-            (self.n_samples, self.plan, self.kind) == (other.n_samples, other.plan, other.kind)
+            self._has_plan_of(other, in_any_format)
             and self.arrays == other.arrays
             and mine.base_dataset.dataset is theirs.base_dataset.dataset
             and _equal(mine.rows, theirs.rows)

@@ -413,16 +413,19 @@ class Source:
         an object is not noticed, nor with ``in_any_format`` one of the DataLoader's dtype=,
         memory_format= or decode=."""
         mine, theirs = self._node.identity(), other._node.identity()
+        return (
+            self._has_plan_of(other, in_any_format)
+            and len(mine) == len(theirs)
+            and all(map(operator.is_, mine, theirs))
+        )
+
+    def _has_plan_of(self, other: Source, in_any_format: bool) -> bool:
         plan, other_plan = self.plan, other.plan
         if in_any_format and isinstance(plan, Plan) and isinstance(other_plan, Plan):
             is_one_type = plan.dtype == other_plan.dtype
             plan = plan.without_format(keeps_values=is_one_type)
             other_plan = other_plan.without_format(keeps_values=is_one_type)
-        return (
-            (self.n_samples, plan, self.kind) == (other.n_samples, other_plan, other.kind)
-            and len(mine) == len(theirs)
-            and all(map(operator.is_, mine, theirs))
-        )
+        return (self.n_samples, plan, self.kind) == (other.n_samples, other_plan, other.kind)
 
     def gather(self, indices: Any) -> Any:
         """Looks up all samples of a batch in one step. None: use fill() and together() instead."""
