@@ -30,7 +30,7 @@ typedef struct fm_remote_config {
                                  first part of the path; default NULL: AWS */
     const char *region;       /* default "us-east-1" */
     const char *ca_bundle;    /* a file of certificates; default NULL: those of libcurl */
-    uint32_t max_requests;    /* in flight; default 256 */
+    uint32_t max_requests;    /* in flight, for each loader; default 256 */
     uint32_t max_attempts;    /* of one object, the first included; default 10 */
     uint32_t connect_timeout_ms; /* default 10,000 */
     uint32_t stall_timeout_ms;   /* without a byte; a request is then tried again; default 20,000 */
@@ -55,7 +55,7 @@ FM_API FM_CHECK_RESULT int fm_remote_open(fm_remote **out, const fm_remote_confi
                                           fm_error *error);
 /* Replaces the credentials, also while loaders read: later requests are signed with them. NULL:
  * none. Any thread. FM_ERR_ARGUMENT: a key without its secret, or a character that no header may
- * have; FM_ERR_NOMEM. After an error the earlier ones stay. */
+ * have; FM_ERR_NOMEM; FM_ERR_FORKED. After an error the earlier ones stay. */
 FM_API FM_CHECK_RESULT int fm_remote_set_credentials(fm_remote *remote,
                                                      const fm_remote_credentials *credentials,
                                                      fm_error *error);

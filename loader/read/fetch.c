@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -15,6 +14,7 @@ struct fm_fetch {
     fm_read read;
     fm_reader *reader;
     char *name;
+    uint8_t *bytes; /* a copy: the reader's few buffers must be free for other fetches */
     char why[WHY_BYTES];
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t cond;
@@ -23,7 +23,7 @@ struct fm_fetch {
 };
 
 static void free_fetch(fm_fetch *fetch) {
-    fm_reader_return(fetch->reader, &fetch->read);
+    fm_mem_free(fetch->bytes);
     pthread_cond_destroy(&fetch->cond);
     pthread_mutex_destroy(&fetch->lock);
     fm_mem_free(fetch->name);
@@ -33,6 +33,14 @@ static void free_fetch(fm_fetch *fetch) {
 static void on_done(void *user, fm_read *read) {
     (void)user;
     fm_fetch *const fetch = read->user;
+    if (read->bytes) {
+        fetch->bytes = fm_mem_alloc(NULL, read->n_bytes, 1);
+        if (fetch->bytes)
+            memcpy(fetch->bytes, read->bytes, read->n_bytes);
+        else
+            read->error = ENOMEM;
+        fm_reader_return(fetch->reader, read);
+    }
     pthread_mutex_lock(&fetch->lock);
     fetch->is_done = true;
     const bool is_abandoned = fetch->is_abandoned;
@@ -45,6 +53,7 @@ static void on_done(void *user, fm_read *read) {
 static fm_reader *fetcher_of(fm_remote *remote, fm_error *error) {
     const fm_reader_config config = {.kind = FM_READER_AUTO,
                                      .remote = remote,
+                                     .depth = remote->config.max_requests,
                                      .buffer_bytes = BUFFER_BYTES,
                                      .max_file_bytes = MAX_BYTES,
                                      .on_done = on_done};
@@ -72,8 +81,8 @@ static fm_fetch *new_fetch(fm_reader *reader, const char *name) {
 int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
                    uint64_t range_bytes, fm_error *error) {
     *out = NULL;
-    if (remote->pid != getpid())
-        return fm_error_set(error, FM_ERR_FORKED, "the fm_remote belongs to another process");
+    const int status = fm_remote_check_process(remote, error);
+    if (status) return status;
     fm_error ignored;
     fm_error *const said = error ? error : &ignored;
     fm_reader *const reader = fetcher_of(remote, said);
@@ -121,7 +130,7 @@ int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes, si
     pthread_mutex_unlock(&fetch->lock);
     if (!is_done) return FM_AGAIN;
     if (fetch->read.error) return say_why(fetch, error);
-    *bytes = fetch->read.bytes;
+    *bytes = fetch->bytes;
     *n_bytes = (size_t)fetch->read.n_bytes;
     return FM_OK;
 }

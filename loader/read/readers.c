@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/clock.h"
 #include "read/remote.h"
@@ -12,10 +13,12 @@
 
 int fm_readers_open(fm_readers *out, const fm_reader_config *config, fm_error *error) {
     *out = (fm_readers){.on_done = config->on_done, .user = config->user};
+    int status = config->remote ? fm_remote_check_process(config->remote, error) : FM_OK;
+    if (status) return status;
     fm_reader_config files = *config;
     files.remote = NULL;
     if (config->remote) files.buffer_bytes = (config->buffer_bytes + FILES_SHARE - 1) / FILES_SHARE;
-    int status = fm_reader_open(&out->files, &files, error);
+    status = fm_reader_open(&out->files, &files, error);
     if (!status && config->remote) {
         fm_reader_config objects = *config;
         objects.depth = fm_remote_settings(config->remote)->max_requests;
@@ -98,7 +101,7 @@ void fm_readers_close(fm_readers *readers) {
 }
 
 void fm_readers_show_path(const char *path, char *out, size_t out_bytes) {
-    const bool is_url = !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
+    const bool is_url = !strncasecmp(path, "http://", 7) || !strncasecmp(path, "https://", 8);
     const char *const host = is_url ? strstr(path, "://") + 3 : path;
     const size_t n_host = strcspn(host, "/?#");
     const char *const at = is_url ? memrchr(host, '@', n_host) : NULL;

@@ -204,6 +204,11 @@ void fm_remote_close(fm_remote *remote) {
     fm_mem_free(remote);
 }
 
+int fm_remote_check_process(const fm_remote *remote, fm_error *error) {
+    if (remote->pid == getpid()) return FM_OK;
+    return fm_error_set(error, FM_ERR_FORKED, "the fm_remote belongs to another process");
+}
+
 const fm_remote_config *fm_remote_settings(const fm_remote *remote) { return &remote->config; }
 
 const char *fm_libcurl_version(void) {
@@ -278,10 +283,12 @@ static int check_credentials(const fm_remote_credentials *credentials, fm_error 
 
 int fm_remote_set_credentials(fm_remote *remote, const fm_remote_credentials *credentials,
                               fm_error *error) {
+    int status = fm_remote_check_process(remote, error);
+    if (status) return status;
     const fm_remote_credentials none = {0};
     const fm_remote_credentials *const given = credentials ? credentials : &none;
     fm_remote_keys keys;
-    int status = check_credentials(given, error);
+    status = check_credentials(given, error);
     if (!status) status = copy_keys(given, &keys, error);
     if (status) return status;
     pthread_mutex_lock(&remote->lock);

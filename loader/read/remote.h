@@ -51,6 +51,9 @@ int fm_remote_request_make(fm_remote *remote, const fm_remote_wish *wish, fm_rem
                            fm_error *error);
 void fm_remote_request_free(fm_remote_request *request);
 
+/* FM_OK, or FM_ERR_FORKED in a child of the process that opened it. */
+int fm_remote_check_process(const fm_remote *remote, fm_error *error);
+
 /* The settings, constant since fm_remote_open(). */
 const fm_remote_config *fm_remote_settings(const fm_remote *remote);
 

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -25,7 +26,7 @@ static const struct {
 static scheme_kind scheme_of(const char *name, const char **rest) {
     for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++) {
         const size_t n = strlen(schemes[i].prefix);
-        if (strncmp(name, schemes[i].prefix, n) != 0) continue;
+        if (strncasecmp(name, schemes[i].prefix, n) != 0) continue;
         *rest = name + n;
         return schemes[i].scheme;
     }
@@ -310,8 +311,7 @@ int fm_remote_request_make(fm_remote *remote, const fm_remote_wish *wish, fm_rem
     const scheme_kind scheme = scheme_of(wish->name, &rest);
     if (scheme == NO_SCHEME)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "\"%s\" does not begin with s3://, gs://, http:// or https://",
-                            wish->name);
+                            "the name does not begin with s3://, gs://, http:// or https://");
     header_values values;
     object_name object;
     int status = fill_values(wish, &values, error);
