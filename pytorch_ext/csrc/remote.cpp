@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <strings.h>
 #include <structmember.h>
 #include <unistd.h>
 
@@ -167,8 +168,8 @@ fm_remote *remote_from_object(PyObject *object) {
 
 bool prepare_remote(PyObject *remote, const char *path) {
     Remote *const self = as_remote(remote);
-    const bool is_s3 = std::strncmp(path, "s3://", 5) == 0;
-    if (!is_s3 && std::strncmp(path, "gs://", 5) != 0) return true;
+    const bool is_s3 = strncasecmp(path, "s3://", 5) == 0;
+    if (!is_s3 && strncasecmp(path, "gs://", 5) != 0) return true;
     bool &is_prepared = is_s3 ? self->is_s3_prepared : self->is_gs_prepared;
     if (is_prepared || !self->prepare) return true;
     const Ref result(PyObject_CallFunction(self->prepare, "s", is_s3 ? "s3" : "gs"));

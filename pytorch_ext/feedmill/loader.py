@@ -127,9 +127,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
             - "auto" (default): the native path where possible, else torch's. The choice follows
               from dataset, transform and options. It stays the same from epoch to epoch if the
-              transform draws random numbers, because these differ between the paths. If it draws
-              none, torch's workers take over after an epoch in which Pillow had to decode most
-              samples.
+              transform draws feedmill's own random numbers, because torch's path has others, or if
+              persistent workers keep torch's. Else torch's workers take over after an epoch in
+              which Pillow had to decode most samples.
             - "hybrid": as "auto"; and if only the transform is not recognised (a lambda, another
               library's), images are decoded natively and the transform is called in threads of
               this process; see below.

@@ -90,6 +90,9 @@ def test_which_paths_are_names(tmp_path, monkeypatch):
 def test_names_in_messages():
     assert names.shown("https://user:secret@host:1/a@b?secret#c") == "https://host:1/a@b"
     assert names.shown("http://host?secret/x@y") == "http://host"
+    assert names.shown("HTTPS://u:secret@host/a?secret") == "HTTPS://host/a"
+    assert names.shown("az://c/k.jpg?sig=secret") == "az://c/k.jpg"
+    assert names.is_name("HTTPS://host/a") and names.is_name("S3://bucket/key")
     assert names.shown("s3://bucket/what?x") == "s3://bucket/what?x"
     assert names.shown("/a?b") == "/a?b" and names.shown(b"x") == b"x"
     assert names.place_of("s3://bucket/a/b") == "s3://bucket"

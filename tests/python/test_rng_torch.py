@@ -376,6 +376,25 @@ def test_an_error_that_is_not_repeated_ends_the_stream(mixed, monkeypatch):
         assert loader.state_dict()["position"] is None
 
 
+def test_by_default_an_epoch_goes_on_after_such_an_error(mixed, monkeypatch):
+    transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
+    dataset = ImageFolder(mixed, transform)
+    loader = feedmill.DataLoader(dataset, num_workers=1, native="require")
+    iterator = iter(loader)
+    monkeypatch.setattr(dataset, "transform", v1.ToTensor())
+    n_batches, n_errors = 0, 0
+    with pytest.warns(UserWarning, match="it is not known which random numbers"):
+        while n_batches + n_errors < len(dataset):
+            try:
+                next(iterator)
+                n_batches += 1
+            except ValueError:
+                n_errors += 1
+    assert n_batches > n_errors >= 2
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
 def random_options(random):
     persistent = random.random() < 0.5
     return {

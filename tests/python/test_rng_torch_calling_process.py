@@ -136,6 +136,33 @@ def test_loaders_in_turn(mixed):
     assert is_equal(of(DataLoader), of(feedmill.DataLoader, native="require", rng="torch"))
 
 
+def test_numbers_of_another_thread_are_not_drawn_again(mixed):
+    """A thread that draws while a batch is made keeps its numbers."""
+    import threading
+
+    loader = feedmill.DataLoader(ImageFolder(mixed, CROP), batch_size=4, native="require")
+    drawn, has_ended = [], threading.Event()
+
+    def draw():
+        while not has_ended.is_set():
+            drawn.append(torch.rand(64))
+
+    list(loader)  # the trial sets the generators, for a moment
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        for _ in range(5):
+            list(loader)
+    finally:
+        has_ended.set()
+        thread.join()
+    numbers = torch.cat(drawn)
+    n, n_repeated = len(numbers), len(numbers) - len(torch.unique(numbers))
+    # Of numbers of 24 bits some are equal by chance. A thread that draws at the very moment when
+    # the generators are set repeats a few more.
+    assert n_repeated - n**2 / 2**25 < n / 4
+
+
 def test_errors_of_a_transform(mixed):
     transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
     check(ImageFolder(mixed, transform), batch_size=3, epochs=2)

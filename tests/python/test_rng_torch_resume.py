@@ -366,6 +366,16 @@ def test_ctrl_c(mixed, monkeypatch, method, is_after, function):
     assert is_equal([*taken, *collected(iter(loader))], wanted)
 
 
+def test_between_epochs_workers_may_be_others(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    options = {"batch_size": 4, "persistent_workers": True}
+    loader = feedmill.DataLoader(dataset, num_workers=2, **options)
+    list(loader)
+    other = feedmill.DataLoader(dataset, num_workers=3, **options)
+    other.load_state_dict(loader.state_dict())
+    assert len(list(other)) == len(loader)
+
+
 def test_after_errors_of_a_transform(mixed):
     transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
     of_epoch = check(ImageFolder(mixed, transform), range(12), num_workers=2, batch_size=2)

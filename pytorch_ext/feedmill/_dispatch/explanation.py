@@ -79,8 +79,7 @@ def explanation(loader: Any) -> str:
         f"  random     {_describe_random(loader, source)}",
     ]
     notes = [*source.notes, *_notes(loader, source)]
-    is_of_torch = loader._feedmill_draws_as_torch()
-    if source.plan.is_random and not is_of_torch and (text := kept_from_torch(loader)):
+    if source.plan.is_random and (text := kept_from_torch(loader)):
         notes.append(text)
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
 

@@ -186,7 +186,9 @@ def look(loader: Any) -> Support:
         if options.on_error != "raise":
             return support
         # A random transform must stay on its path where the paths' random numbers differ.
-        must_stay = source.plan.is_random and not loader._feedmill_draws_as_torch()
+        # So must one whose generators persistent workers keep.
+        is_torchs = loader._feedmill_draws_as_torch() and not loader.persistent_workers
+        must_stay = source.plan.is_random and not is_torchs
         refusal = None if must_stay else mostly_by_pillow(loader)
         refusal = refusal or _budget_refusal(loader, source)
         return unsupported(refusal) if refusal else support

@@ -274,7 +274,7 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
             f"the epoch ran with rng={saved.get('rng', 'feedmill')!r}, and would go on with "
             f"rng={now.get('rng', 'feedmill')!r}",
         )
-    if same_path and (why := torch_workers.mismatch(loader, support, saved)):
+    if saved["position"] and same_path and (why := torch_workers.mismatch(loader, support, saved)):
         raise _other("random numbers", why)
     if saved["order"] != now["order"]:
         raise _other("order", f"it came from {saved['order']}, and comes from {now['order']} now")

@@ -24,7 +24,7 @@ def warn(loader: Any, support: Support) -> None:
         if loader._feedmill_options().seed is not None:
             _warn_once(loader, "no effect", without_effect(loader, support.path))
         return
-    if source.plan.is_random and not loader._feedmill_draws_as_torch():
+    if source.plan.is_random:
         if text := kept_from_torch(loader):
             _warn_once(loader, "kept", text)
         if text := _repetition(loader):
@@ -77,6 +77,8 @@ def kept_from_torch(loader: Any) -> str:
     ""."""
     options = loader._feedmill_options()
     if options.native not in ("auto", "hybrid") or options.on_error != "raise":
+        return ""
+    if loader._feedmill_draws_as_torch() and not loader.persistent_workers:
         return ""
     text = mostly_by_pillow(loader)
     return text and (

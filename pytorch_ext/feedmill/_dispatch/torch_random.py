@@ -20,6 +20,7 @@ from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
+from feedmill.remote.names import is_name
 
 # Names of torchvision's transforms that never draw.
 _NEVER_DRAW = (
@@ -31,6 +32,7 @@ _WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "
 # damaged.
 _N_WANTED = 6
 _N_TRIED = 40
+_N_REPEATS = 3  # of a sample that differs
 _SEED = 0x5EED
 
 
@@ -151,7 +153,15 @@ def _of_trial(loader: Any, source: Source) -> str:
     numbers = np.linspace(0, source.n_samples - 1, _N_TRIED).astype(int).tolist()
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
         for number in numbers if source.n_samples else ():
-            found += _try(handle, loader.dataset, source, number)
+            try:
+                tried = _try(handle, loader.dataset, source, number)
+                for _ in range(_N_REPEATS):
+                    # Another thread may have drawn meanwhile.
+                    if any(tried):
+                        tried = _try(handle, loader.dataset, source, number)
+            except _Unreachable:
+                return ""  # the error is raised at its batch; the next epoch tries again
+            found += tried
             if any(found) or len(found) >= _N_WANTED:
                 break
     why = max(found) if found else "no sample could be made to try what the transform draws"
@@ -160,12 +170,25 @@ def _of_trial(loader: Any, source: Source) -> str:
     return why
 
 
+class _Unreachable(Exception):
+    """A server does not answer, and would not for other samples either."""
+
+
 def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
     """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. Returns an
     empty list if the sample can't be made, whose error is raised at its turn."""
     try:
         item = source.item(number)
+    except Exception:
+        return []
+    try:
         image = item.load()
+    except (FileNotFoundError, PermissionError):
+        return []
+    except OSError as error:
+        if is_name(item.path):
+            raise _Unreachable from error
+        return []
     except Exception:
         return []
     before = seeded_states(_SEED + number)

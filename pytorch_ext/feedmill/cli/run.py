@@ -81,7 +81,7 @@ def add_run(commands: Any) -> None:
     run.add_argument("--native", choices=("auto", "hybrid", "verify", "require", "off"),
                      help="default of DataLoader's native= (otherwise auto)")
     run.add_argument("--seed", type=int, metavar="N",
-                     help="default of DataLoader's seed= (otherwise drawn from torch's generator)")
+                     help="default of DataLoader's seed= (otherwise torch's random numbers)")
     run.add_argument("--rng", choices=("auto", "feedmill", "torch"),
                      help="default of DataLoader's rng= (otherwise auto: batches are those of "
                           "torch's DataLoader, random augmentations included, unless a seed is "

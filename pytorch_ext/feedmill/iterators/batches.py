@@ -12,6 +12,7 @@ import torch
 from feedmill.iterators.pillow_fallback import check_regular
 from feedmill.planner.array_samples import Rows
 from feedmill.planner.samples import Item, NotNative, Source
+from feedmill.remote.names import shown
 
 _INT64 = 1 << 63
 # Marks a missing result, since a collate_fn may return None.
@@ -158,8 +159,8 @@ def _refuse(dataset: Any, index: Any, path: Any, why: str) -> None:
         check_regular(path)
     dataset[index]
     raise RuntimeError(
-        f"dataset index {index!r}, file {repr(path)[:300]}, can be loaded on torch's path only: "
-        f"{why}; use native='off'"
+        f"dataset index {index!r}, file {repr(shown(path))[:300]}, can be loaded on torch's path "
+        f"only: {why}; use native='off'"
     )
 
 

@@ -194,7 +194,7 @@ class VirtualWorkers:
         self._note(batch, (states, None))
 
     def note_streams(self, batch: int, streams: bytes) -> None:
-        """As note(), with an fm_streams. NumPy's generator stays as it is."""
+        """As note(), with an fm_streams."""
         self._note(batch, (self._now[batch % len(self._now)][0], streams))
 
     def _note(self, batch: int, state: State) -> None:

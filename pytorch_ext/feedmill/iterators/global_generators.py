@@ -85,9 +85,27 @@ class ProcessGenerators(VirtualWorkers):
         return True
 
     def note_streams(self, batch: int, streams: bytes) -> None:
-        """Sets the generators to what they are behind the batch."""
+        """Sets the generators to what they are behind the batch. One from which another thread has
+        drawn since the request stays as it is: its numbers must not be drawn again."""
+        before, now = self.of_batch(batch), _global_states()
         super().note_streams(batch, streams)
-        _set_global_states(self.of_batch(batch))
+        behind = self.of_batch(batch)
+        _set_global_states((
+            behind[0] if torch.equal(now[0], before[0]) else now[0],
+            behind[1] if now[1] == before[1] else now[1],
+            behind[2] if _is_same_numpy(now[2], before[2]) else now[2],
+        ))
+
+
+def _is_same_numpy(one: Any, other: Any) -> bool:
+    if one["bit_generator"] != "MT19937" or other["bit_generator"] != "MT19937":
+        return False
+    mine, theirs = one["state"], other["state"]
+    return (
+        mine["pos"] == theirs["pos"]
+        and one["has_gauss"] == other["has_gauss"]
+        and np.array_equal(mine["key"], theirs["key"])
+    )
 
 
 def _global_states() -> States:

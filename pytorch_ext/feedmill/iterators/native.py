@@ -245,6 +245,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._collate.on_device = config.device is not None
         self._config = replace(config, alloc=self._allocator(loader))
         self._may_split = options.native == "auto"
+        self._may_differ = options.rng == "auto"
         self._bad_samples = BadSamplePolicy(
             loader, source, epoch.key, epoch.word, self._progress.n_bad
         )
@@ -501,9 +502,23 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         virtual.note(batch.turn, states)
         virtual.give(self._handle, batch.turn)
 
+    def _goes_on_anyway(self) -> bool:
+        """With rng="auto", when it is not known what torch's workers would draw next: says so once,
+        and lets the epoch go on with the generators as they were before the batch."""
+        if not self._may_differ:
+            return False
+        assert self._virtual is not None
+        warnings.warn(
+            f"{self._virtual.lost}, so that it is not known which random numbers torch would draw "
+            "next: batches differ from those of torch.utils.data.DataLoader from here on",
+            UserWarning, stacklevel=caller_stacklevel(),
+        )
+        self._virtual.lost = ""
+        return True
+
     def _arrive(self) -> None:
         """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
-        if self._virtual is not None and self._virtual.lost:
+        if self._virtual is not None and self._virtual.lost and not self._goes_on_anyway():
             raise RuntimeError(
                 f"{self._virtual.lost}, so that it is not known which random numbers "
                 "torch would draw next; begin another epoch, of a new DataLoader if the "

@@ -257,6 +257,7 @@ class Receiver:
 
         No caller's frame may keep the error in a local variable: see unwrapped().
         """
+        self._drew = False
         _, occurrence, position, cause_code, _, out, why = self.handle.fallback()
         # `position` counts within the native loader's part of the batch.
         place = len(batch.parts) * self.config.batch_size + position
@@ -285,7 +286,6 @@ class Receiver:
         the batch. Returns its target."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
         if self._virtual is not None:
-            self._drew = False
             draws_of = self._draw_as_worker
         image, target = make_sample(item, draws_of)
         if self._plan.more_views:

@@ -83,7 +83,9 @@ def _find_s3() -> Found:
         token = os.environ.get("AWS_SESSION_TOKEN", "") or os.environ.get("AWS_SECURITY_TOKEN", "")
         return Found(_s3_keys("AWS_ACCESS_KEY_ID in the environment", *pair, token))
     profile = read_profile()
-    if profile.access_key and not profile.requested_by:
+    # As in AWS's tools, a role by web identity goes before the keys of a file.
+    has_role = all(map(os.environ.get, ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")))
+    if profile.access_key and not profile.requested_by and not has_role:
         return Found(_keys_of_profile(), _keys_of_profile)
     found = _from_botocore()
     if found is not None:
@@ -96,7 +98,8 @@ def _find_s3() -> Found:
             f"the keys for s3:// names are given by {needs[0]}, for which feedmill needs botocore: "
             "pip install boto3"
         )
-    return Found(Keys("anonymous: no credentials were found"))
+    # They may be made while this process runs, as by `aws sso login`.
+    return Found(Keys("anonymous: no credentials were found"), lambda: _find_s3().keys)
 
 
 def _s3_keys(origin: str, access_key: str, secret_key: str, token: str | None) -> Keys:
@@ -154,7 +157,8 @@ def _find_gs() -> Found:
             "the credentials for gs:// names are given by GOOGLE_APPLICATION_CREDENTIALS, for "
             "which feedmill needs google-auth: pip install google-auth requests"
         )
-    return Found(Keys("anonymous: no credentials were found, and google-auth is not installed"))
+    origin = "anonymous: no credentials were found, and google-auth is not installed"
+    return Found(Keys(origin), lambda: _find_gs().keys)
 
 
 def _from_google_auth() -> Found:
@@ -165,7 +169,7 @@ def _from_google_auth() -> Found:
     except auth.exceptions.DefaultCredentialsError:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
             raise
-        return Found(Keys("anonymous: google-auth found no credentials"))
+        return Found(Keys("anonymous: google-auth found no credentials"), lambda: _find_gs().keys)
 
     def current() -> Keys:
         # Expired from 3:45 minutes before the end on; a token is renewed when it still has that.

@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 def is_name(path: Any) -> bool:
     """Whether a path names a remote object, which libcurl can read."""
-    return isinstance(path, str) and path.startswith(SCHEMES)
+    return isinstance(path, str) and path[:8].lower().startswith(SCHEMES)
 
 
 def has_names(paths: list[Any]) -> bool:
@@ -49,8 +49,9 @@ def why_no_name(path: Any) -> str:
 
 def shown(path: Any) -> Any:
     """A path as messages show it: without the user, query and fragment of a URL, which may be
-    secrets."""
-    if not isinstance(path, str) or not path.startswith(("http://", "https://")):
+    secrets. Of s3:// and gs:// names all of these belong to the key."""
+    is_url = isinstance(path, str) and _SCHEME.match(path) is not None
+    if not is_url or path[:5].lower().startswith(("s3://", "gs://")):
         return path
     scheme, _, rest = re.split(r"[?#]", path, maxsplit=1)[0].partition("://")
     host, slash, key = rest.partition("/")

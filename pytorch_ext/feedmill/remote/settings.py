@@ -31,7 +31,10 @@ def read_settings() -> Settings:
     Raises:
         ValueError: a variable has an invalid value.
     """
-    profile = read_profile()
+    try:
+        profile = read_profile()
+    except ValueError:  # said when keys for s3:// are looked for: other names need no profile
+        profile = Profile()
     return Settings(
         endpoint_url=_endpoint(profile),
         gs_endpoint_url=os.environ.get("STORAGE_EMULATOR_HOST", ""),
