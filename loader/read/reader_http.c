@@ -162,8 +162,10 @@ static void end_request(fm_http_reader *self, fm_transfer *transfer) {
 
 static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, bool is_stalled) {
     end_request(self, transfer);
+    /* If the transfer broke the request off, `why` already says so. */
+    const size_t why_bytes = transfer->has_failed ? 0 : sizeof(transfer->why);
     const fm_http_result result =
-        fm_http_judge(&transfer->request, code, is_stalled, transfer->why, sizeof(transfer->why));
+        fm_http_judge(&transfer->request, code, is_stalled, transfer->why, why_bytes);
     const bool is_redirect = result == FM_HTTP_OK && fm_transfer_follow(transfer);
     const fm_attempt end = is_redirect ? FM_ATTEMPT_DONE : fm_transfer_judge(transfer, result);
     count(self, transfer, end);

@@ -130,34 +130,6 @@ static void random_answer_locked(test_http *server, char *out, size_t out_bytes)
                  random_locked(server, kind == 8 ? 30 : 3000));
 }
 
-/* Takes the next answer of the script, and a copy of the object. */
-static void look_up(exchange *one) {
-    test_http *const server = one->server;
-    pthread_mutex_lock(&server->lock);
-    object *const found = find_locked(server, one->path, false);
-    const size_t n = found && found->script_at ? strcspn(found->script_at, " ") : 0;
-    if (n) {
-        snprintf(one->answer, sizeof(one->answer), "%.*s", (int)n, found->script_at);
-        found->script_at += n + (found->script_at[n] == ' ');
-    } else {
-        random_answer_locked(server, one->answer, sizeof(one->answer));
-    }
-    one->has_object = found && found->bytes;
-    if (one->has_object) {
-        one->bytes = malloc(found->n_bytes + 1);
-        if (!one->bytes) die("memory");
-        memcpy(one->bytes, found->bytes, found->n_bytes);
-        one->n_bytes = found->n_bytes;
-        one->version = found->version;
-    }
-    server->n_busy++;
-    if (server->n_busy > server->peak) server->peak = server->n_busy;
-    char **const place = &server->requests[server->n_requests++ % MAX_REQUESTS_KEPT];
-    free(*place);
-    *place = strdup(one->head);
-    pthread_mutex_unlock(&server->lock);
-}
-
 /* Whether the answer has this part; its value, up to the next comma, is copied to `out`. */
 static bool has_part(const exchange *one, const char *name, char *out, size_t out_bytes) {
     const size_t n = strlen(name);
@@ -172,6 +144,36 @@ static bool has_part(const exchange *one, const char *name, char *out, size_t ou
         at += length + (at[length] == ',');
     }
     return false;
+}
+
+/* Takes the next answer of the script, and a copy of the object. */
+static void look_up(exchange *one) {
+    test_http *const server = one->server;
+    pthread_mutex_lock(&server->lock);
+    object *found = find_locked(server, one->path, false);
+    const size_t n = found && found->script_at ? strcspn(found->script_at, " ") : 0;
+    if (n) {
+        snprintf(one->answer, sizeof(one->answer), "%.*s", (int)n, found->script_at);
+        found->script_at += n + (found->script_at[n] == ' ');
+    } else {
+        random_answer_locked(server, one->answer, sizeof(one->answer));
+    }
+    char other[256];
+    if (has_part(one, "from", other, sizeof(other))) found = find_locked(server, other, false);
+    one->has_object = found && found->bytes;
+    if (one->has_object) {
+        one->bytes = malloc(found->n_bytes + 1);
+        if (!one->bytes) die("memory");
+        memcpy(one->bytes, found->bytes, found->n_bytes);
+        one->n_bytes = found->n_bytes;
+        one->version = found->version;
+    }
+    server->n_busy++;
+    if (server->n_busy > server->peak) server->peak = server->n_busy;
+    char **const place = &server->requests[server->n_requests++ % MAX_REQUESTS_KEPT];
+    free(*place);
+    *place = strdup(one->head);
+    pthread_mutex_unlock(&server->lock);
 }
 
 static long number_of(const exchange *one, const char *name, long otherwise) {
@@ -303,14 +305,16 @@ static bool answer(exchange *one) {
     if (!one->has_object) return answer_status(one, 404);
     snprintf(etag, sizeof(etag), "v%u", one->version);
     has_part(one, "etag", etag, sizeof(etag));
-    if (header(one, "If-Match", text, sizeof(text)) &&
+    if (!has_part(one, "no-if-match", NULL, 0) && header(one, "If-Match", text, sizeof(text)) &&
         (strncmp(text + 1, etag, strlen(etag)) || text[1 + strlen(etag)] != '"'))
         return answer_status(one, 412);
     const int chosen = choose_bytes(one);
     if (chosen >= 400) return answer_status(one, chosen);
     const bool is_unsized = has_part(one, "unsized", NULL, 0);
     bool ok = send_text(one->socket, "HTTP/1.1 %d OK\r\n", chosen);
-    if (ok && strcmp(etag, "none")) ok = send_text(one->socket, "ETag: \"%s\"\r\n", etag);
+    const char *const weak = has_part(one, "weak", NULL, 0) ? "W/" : "";
+    if (ok && strcmp(etag, "none"))
+        ok = send_text(one->socket, "ETag: %s\"%s\"\r\n", weak, etag);
     if (ok && one->has_range)
         ok = send_text(one->socket, "Content-Range: bytes %zu-%zu/%zu\r\n", one->first,
                        one->first + one->n_sent - 1, one->n_bytes);

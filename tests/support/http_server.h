@@ -15,7 +15,9 @@
  *     redirect=URL     with status 302, or the one given
  *     wrong-range      other bytes than requested; no-range: all of them
  *     unsized          without Content-Length, up to the connection's end; chunked: in chunks
- *     etag=x           this ETag; "none": none
+ *     etag=x           this ETag; "none": none; weak: a weak one
+ *     no-if-match      If-Match is ignored
+ *     from=/path       the bytes are those of another object
  *     close            the connection is closed behind the answer
  *
  * Paths in scripts are those of the request, with their query left out. All calls are thread-safe.

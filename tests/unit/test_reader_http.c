@@ -169,6 +169,27 @@ static void changed_packs_are_noticed(void **state) {
     session_close(&self);
 }
 
+/* Also by a server that ignores If-Match, and between two attempts of one read. */
+static void resumed_ranges_notice_changes(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/old", 1, N_BYTES);
+    static const char *const scripts[] = {"reset=500,etag=a,from=/old no-if-match,etag=b",
+                                          "reset=500,etag=a,from=/old etag=b"};
+    for (uint32_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/pack%u", i);
+        put(path, 2, N_BYTES);
+        test_http_script(server, path, scripts[i]);
+        get one = get_range(&self, path, 0, 50000);
+        assert_int_equal(one.read.error, FM_READ_REMOTE);
+        assert_string_equal(one.why, "the object has changed since it was first read");
+    }
+    session_close(&self);
+}
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 static const char *const passing[] = {
@@ -739,6 +760,7 @@ int main(void) {
         TEST(reads_ranges),
         TEST(ranges_beyond_the_end_are_refused),
         TEST(changed_packs_are_noticed),
+        TEST(resumed_ranges_notice_changes),
         TEST(passing_faults_are_survived),
         TEST(lasting_faults_are_reported),
         TEST(attempts_end),
