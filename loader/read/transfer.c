@@ -45,11 +45,38 @@ static bool is_complete(const fm_transfer *transfer) {
     return transfer->has_begun && transfer->op->n_bytes == transfer->n_total;
 }
 
-/* Another version of the object than the one that was seen first? */
-static bool has_changed(fm_transfer *transfer) {
+/* How large the response says that the object is, or FM_RESPONSE_UNKNOWN. */
+static uint64_t object_bytes(const fm_response *response) {
+    return response->status == 206 ? response->total : response->length;
+}
+
+/* The next attempt starts at the beginning, with whatever version the server has then. */
+static void start_over(fm_transfer *transfer) {
+    *transfer->etag = 0;
+    transfer->is_other = true;
+    fm_transfer_say(transfer, "the object may have changed while it was read");
+}
+
+/* Compares the response's version of the object with the one that was seen first. False: they
+ * differ, and the read has failed or must start over. */
+static bool check_version(fm_transfer *transfer) {
+    const fm_reader_op *const op = transfer->op;
     const char *const now = transfer->response.etag;
-    if (*transfer->etag) return *now && strcmp(transfer->etag, now);
-    memcpy(transfer->etag, now, sizeof(transfer->etag));
+    const uint64_t now_bytes = object_bytes(&transfer->response);
+    const bool is_same = *now && !strcmp(transfer->etag, now);
+    if (op->range_bytes && *transfer->etag && *now && !is_same) {
+        fm_transfer_say(transfer, "the object has changed since it was first read");
+        return fm_transfer_fail(transfer), false;
+    }
+    if (!op->n_bytes) {
+        /* Without an ETag of the response its bytes can't be told from those of another version. */
+        memcpy(transfer->etag, now, sizeof(transfer->etag));
+        return true;
+    }
+    const bool fits =
+        op->range_bytes || now_bytes == FM_RESPONSE_UNKNOWN || now_bytes == transfer->n_total;
+    if (is_same && fits) return true;
+    start_over(transfer);
     return false;
 }
 
@@ -71,10 +98,7 @@ static bool begin_body(fm_transfer *transfer) {
         .offset_bytes = op->offset_bytes + op->n_bytes,
         .range_bytes = is_known ? transfer->n_total - op->n_bytes : 0,
     };
-    if (has_changed(transfer)) {
-        fm_transfer_say(transfer, "the object has changed since it was first read");
-        return fm_transfer_fail(transfer), false;
-    }
+    if (!check_version(transfer)) return false;
     uint64_t left_bytes;
     switch (fm_response_fits(&transfer->response, &wish, &transfer->skip_bytes, &left_bytes)) {
     case FM_FIT_OK:
@@ -133,8 +157,14 @@ static fm_attempt judge_status(fm_transfer *transfer) {
     fm_transfer_say(transfer, "HTTP %d%s%s", status, *code ? " " : "", code);
     if (status == 429 || status == 503) return FM_ATTEMPT_FEWER;
     if (status == 408 || status >= 500) return FM_ATTEMPT_AGAIN;
+    /* The rest of an object that was requested whole is not there, or is of another version. */
+    if ((status == 412 || status == 416) && !transfer->op->range_bytes && transfer->op->n_bytes) {
+        start_over(transfer);
+        return FM_ATTEMPT_AGAIN;
+    }
     if (status == 416) return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY);
-    if (status == 412) fm_transfer_say(transfer, "the object has changed since it was first read");
+    if (status == 412 && *transfer->etag)
+        fm_transfer_say(transfer, "the object has changed since it was first read");
     /* S3's answer where a bucket is in another region has a code, and no URL. */
     if (status >= 300 && status < 400 && !*code)
         fm_transfer_say(transfer, "HTTP %d: a redirect that can't be followed", status);
@@ -163,6 +193,10 @@ fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result) {
         begin_body(transfer);
     if (transfer->has_failed) return FM_ATTEMPT_FAILED;
     if (is_complete(transfer)) return FM_ATTEMPT_DONE;
+    if (transfer->is_other) {
+        start_over(transfer);
+        return FM_ATTEMPT_AGAIN;
+    }
     if (transfer->is_wrong) {
         fm_transfer_say(transfer, "the server has sent other bytes than requested");
         return FM_ATTEMPT_AGAIN;
@@ -196,9 +230,14 @@ void fm_transfer_reset(fm_transfer *transfer) {
     /* Only an ETag tells that the bytes so far belong to those that will come. */
     const bool resumes = *transfer->etag && transfer->n_total != FM_RESPONSE_UNKNOWN;
     if (!resumes) op->n_bytes = 0;
-    if (!resumes && !op->range_bytes) transfer->n_total = FM_RESPONSE_UNKNOWN;
+    if (!op->range_bytes && !op->n_bytes) {
+        /* Nothing is kept, so any version will do. */
+        transfer->n_total = FM_RESPONSE_UNKNOWN;
+        *transfer->etag = 0;
+    }
     transfer->response = (fm_response){.length = FM_RESPONSE_UNKNOWN};
-    transfer->has_begun = transfer->has_failed = transfer->is_wrong = false;
+    transfer->has_begun = transfer->has_failed = false;
+    transfer->is_wrong = transfer->is_other = false;
     transfer->skip_bytes = transfer->n_error_bytes = transfer->n_fetched = 0;
 }
 

@@ -1,8 +1,10 @@
 /*
  * One read of an object, as the HTTP reader sees it (reader_http.c): the attempts, what is
  * requested, and what becomes of the responses. The body goes into the read's buffer as it comes.
- * An attempt that breaks off is resumed behind the bytes that came if the object has an ETag, by
- * which the server knows whether it is still the same, and otherwise starts at the beginning.
+ * An attempt that breaks off is resumed behind the bytes that came if the object has a strong ETag,
+ * and otherwise starts at the beginning. So does one whose response does not have that ETag. If the
+ * ETag is another one, a whole object is read anew, as none of it was delivered yet; a range fails,
+ * as the pack's other ranges are of the earlier version.
  */
 #ifndef FM_READ_TRANSFER_H
 #define FM_READ_TRANSFER_H
@@ -45,6 +47,7 @@ typedef struct fm_transfer {
     bool has_begun;  /* the response was found to have the bytes */
     bool has_failed; /* op->error or `why` is set: the transfer was broken off here */
     bool is_wrong;   /* the response has other bytes than requested */
+    bool is_other;   /* it may be of another version than the bytes so far; `etag` is cleared */
     uint64_t skip_bytes, n_error_bytes, n_fetched;
 } fm_transfer;
 

@@ -299,17 +299,60 @@ static void attempts_end(void **state) {
 }
 
 /* An object that is replaced between two attempts is not pieced together of both. */
-static void changed_objects_are_noticed(void **state) {
+static void changed_objects_are_read_anew(void **state) {
     (void)state;
     session self;
     const fm_remote_config settings = quick_config();
     session_open(&self, &settings, (fm_reader_config){0});
-    put("/object", 1, N_BYTES);
-    /* The second one is of a server that ignores If-Match and Range. */
-    test_http_script(server, "/object", "reset=50000,etag=a etag=b");
-    get one = get_range(&self, "/object", 0, 0);
-    assert_int_equal(one.read.error, FM_READ_REMOTE);
-    assert_string_equal(one.why, "the object has changed since it was first read");
+    put("/old", 1, N_BYTES);
+    static const struct {
+        const char *second; /* answer to the rest's request */
+        size_t n_bytes;
+    } cases[] = {
+        {"etag=b", 150000},
+        {"no-if-match,etag=b", 150000},
+        {"no-if-match,etag=b", N_BYTES},
+        {"no-if-match,etag=none", 150000},
+        {"no-if-match,etag=none", N_BYTES},
+        {"no-if-match,no-range,etag=none", N_BYTES},
+        {"no-if-match,etag=a,weak", N_BYTES},
+        {"no-if-match,etag=a", 150000}, /* an ETag that is wrong */
+        {"no-if-match,no-range,etag=a", 70000},
+        {"no-if-match,etag=a", 30000},
+        {"no-if-match,etag=b short=100,etag=c etag=d", N_BYTES},
+    };
+    for (uint32_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char path[32], script[128];
+        snprintf(path, sizeof(path), "/object%u", i);
+        snprintf(script, sizeof(script), "reset=50000,etag=a,from=/old %s", cases[i].second);
+        put(path, 2, cases[i].n_bytes);
+        test_http_script(server, path, script);
+        check_whole(&self, path, 2, cases[i].n_bytes);
+    }
+    session_close(&self);
+}
+
+/* The same for a range, if the response does not say which version it is of. */
+static void ranges_without_etag_are_read_anew(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/old", 1, N_BYTES);
+    static const char *const scripts[] = {
+        "reset=500,etag=a,from=/old no-if-match,etag=none etag=none",
+        "reset=500,etag=a,from=/old no-if-match,etag=a,weak etag=none",
+        "reset=500,etag=none,from=/old no-if-match,etag=a",
+    };
+    for (uint32_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/pack%u", i);
+        put(path, 2, N_BYTES);
+        test_http_script(server, path, scripts[i]);
+        get one = get_range(&self, path, 100, 50000);
+        check_range(&one, 2);
+        fm_reader_return(self.reads.reader, &one.read);
+    }
     session_close(&self);
 }
 
@@ -764,7 +807,8 @@ int main(void) {
         TEST(passing_faults_are_survived),
         TEST(lasting_faults_are_reported),
         TEST(attempts_end),
-        TEST(changed_objects_are_noticed),
+        TEST(changed_objects_are_read_anew),
+        TEST(ranges_without_etag_are_read_anew),
         TEST(large_objects_are_refused),
         TEST(redirects_are_followed),
         TEST(redirects_keep_secrets),
