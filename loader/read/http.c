@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "read/http.h"
 
+#include <ctype.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
@@ -56,8 +57,25 @@ const char *fm_http_version(void) { return curl_version_info(CURLVERSION_NOW)->v
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
+/* libcurl tells where a redirect leads only if its body came to its end. */
+static void keep_location(fm_http_request *request, const char *line, size_t n_bytes) {
+    static const char name[] = "location:";
+    const size_t n_name = sizeof(name) - 1;
+    const bool is_status = n_bytes > 5 && !strncasecmp(line, "http/", 5);
+    const bool is_location = n_bytes > n_name && !strncasecmp(line, name, n_name);
+    if (!is_status && !is_location) return;
+    free(request->location);
+    request->location = NULL;
+    if (is_status) return;
+    const char *at = line + n_name, *end = line + n_bytes;
+    while (at < end && isspace((unsigned char)*at)) at++;
+    while (end > at && isspace((unsigned char)end[-1])) end--;
+    if (end > at) request->location = strndup(at, (size_t)(end - at));
+}
+
 static size_t on_header(char *line, size_t size, size_t n, void *user) {
     fm_http_request *const request = user;
+    keep_location(request, line, size * n);
     request->http->settings.calls.on_header(request, line, size * n);
     return size * n;
 }
@@ -130,6 +148,8 @@ bool fm_http_begin(fm_http *http, fm_http_request *request, const char *url,
         return false;
     request->http = http;
     *request->curl_error = 0;
+    free(request->location);
+    request->location = NULL;
     set_options(http, request, url, is_fresh);
     request->is_running = !curl_multi_add_handle(http->multi, request->easy);
     return request->is_running;
@@ -144,6 +164,7 @@ void fm_http_request_free(fm_http_request *request) {
     if (request->easy) curl_easy_cleanup(request->easy);
     curl_slist_free_all(request->headers);
     fm_mem_free(request->curl_error);
+    free(request->location);
     *request = (fm_http_request){.user = request->user};
 }
 
@@ -268,13 +289,29 @@ static bool is_same_origin(const char *from, const char *to) {
     return same;
 }
 
+/* Where `location`, which may be relative, leads from a URL; for curl_free(). NULL: nowhere. */
+static char *resolve(const char *from, const char *location) {
+    char *to = NULL;
+    CURLU *const url = curl_url();
+    if (url && !curl_url_set(url, CURLUPART_URL, from, CURLU_PATH_AS_IS) &&
+        !curl_url_set(url, CURLUPART_URL, location, CURLU_PATH_AS_IS | CURLU_URLENCODE))
+        curl_url_get(url, CURLUPART_URL, &to, 0);
+    curl_url_cleanup(url);
+    return to;
+}
+
 char *fm_http_redirect(const fm_http_request *request, bool *is_elsewhere) {
     const char *from = NULL, *to = NULL;
+    char *resolved = NULL, *out = NULL;
     curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &from);
     curl_easy_getinfo(request->easy, CURLINFO_REDIRECT_URL, &to);
-    if (!to || (strncasecmp(to, "http://", 7) && strncasecmp(to, "https://", 8))) return NULL;
-    *is_elsewhere = !is_same_origin(from, to);
-    return strdup(to);
+    if (!to && from && request->location) to = resolved = resolve(from, request->location);
+    if (to && (!strncasecmp(to, "http://", 7) || !strncasecmp(to, "https://", 8))) {
+        *is_elsewhere = !is_same_origin(from, to);
+        out = strdup(to);
+    }
+    curl_free(resolved);
+    return out;
 }
 
 static uint64_t info_ns(CURL *easy, CURLINFO info) {

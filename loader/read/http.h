@@ -21,7 +21,7 @@ typedef struct fm_http_request {
     struct fm_http *http;
     void *easy;
     struct curl_slist *headers;
-    char *curl_error;
+    char *curl_error, *location; /* location: of the last response's header, or NULL */
     bool is_running;
 } fm_http_request;
 
@@ -83,8 +83,8 @@ fm_http_result fm_http_judge(const fm_http_request *request, int code, bool is_s
                              size_t why_bytes);
 /* Whether a connection was there, also of a running request. */
 bool fm_http_is_connected(const fm_http_request *request);
-/* The URL that the response leads to, if it is http or https, for free(); or NULL. *is_elsewhere:
- * scheme, host or port are others. */
+/* The URL that the response leads to, also if its body broke off, if it is http or https, for
+ * free(); or NULL. *is_elsewhere: scheme, host or port are others. */
 char *fm_http_redirect(const fm_http_request *request, bool *is_elsewhere);
 typedef struct fm_http_times {
     uint64_t connect_ns, first_byte_ns, transfer_ns; /* each without the one before */

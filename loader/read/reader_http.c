@@ -166,7 +166,8 @@ static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, b
     const size_t why_bytes = transfer->has_failed ? 0 : sizeof(transfer->why);
     const fm_http_result result =
         fm_http_judge(&transfer->request, code, is_stalled, transfer->why, why_bytes);
-    const bool is_redirect = result == FM_HTTP_OK && fm_transfer_follow(transfer);
+    /* A redirect's body does not matter, nor whether it came to its end. */
+    const bool is_redirect = result != FM_HTTP_NO_MEMORY && fm_transfer_follow(transfer);
     const fm_attempt end = is_redirect ? FM_ATTEMPT_DONE : fm_transfer_judge(transfer, result);
     count(self, transfer, end);
     if (end == FM_ATTEMPT_FEWER)

@@ -236,41 +236,6 @@ static const char *header(const exchange *one, const char *name, char *out, size
     return out;
 }
 
-static bool answer_status(const exchange *one, int status) {
-    char code[64] = "", body[256], more[4200] = "", url[4096];
-    if (has_part(one, "code", code, sizeof(code)))
-        snprintf(body, sizeof(body), "<?xml?><Error><Code>%s</Code></Error>", code);
-    else
-        snprintf(body, sizeof(body), "no");
-    if (has_part(one, "redirect", url, sizeof(url)))
-        snprintf(more, sizeof(more), "Location: %s\r\n", url);
-    const long wait = number_of(one, "retry-after", -1);
-    if (wait >= 0) snprintf(more, sizeof(more), "Retry-After: %ld\r\n", wait);
-    return send_text(one->socket, "HTTP/1.1 %d Said\r\n%sContent-Length: %zu\r\n\r\n%s", status,
-                     more, strlen(body), body) &&
-           !has_part(one, "close", NULL, 0);
-}
-
-/* Sets what is sent. Returns the status. */
-static int choose_bytes(exchange *one) {
-    char text[256];
-    unsigned long long first, last;
-    one->n_sent = one->n_bytes;
-    if (!header(one, "Range", text, sizeof(text)) || has_part(one, "no-range", NULL, 0)) return 200;
-    if (sscanf(text, "bytes=%llu-%llu", &first, &last) != 2) return 400;
-    if (first >= one->n_bytes) return 416;
-    if (last >= one->n_bytes) last = one->n_bytes - 1;
-    one->has_range = true;
-    one->first = first;
-    one->n_sent = last - first + 1;
-    if (!has_part(one, "wrong-range", NULL, 0)) return 206;
-    if (one->first + one->n_sent < one->n_bytes)
-        one->first++;
-    else if (one->n_sent > 1)
-        one->first++, one->n_sent--;
-    return 206;
-}
-
 static bool send_body(const exchange *one) {
     static const char *const faults[] = {"reset", "short", "stall"};
     const bool is_chunked = has_part(one, "chunked", NULL, 0);
@@ -295,6 +260,58 @@ static bool send_body(const exchange *one) {
     return !is_chunked || send_text(one->socket, "0\r\n\r\n");
 }
 
+/* Of an error or redirect. */
+static bool send_long_body(const exchange *one, size_t n_bytes) {
+    exchange body = {.server = one->server, .socket = one->socket, .n_sent = n_bytes};
+    snprintf(body.answer, sizeof(body.answer), "%s", one->answer);
+    body.bytes = malloc(n_bytes + 1);
+    if (!body.bytes) die("memory");
+    memset(body.bytes, 'x', n_bytes);
+    const bool ok = send_body(&body);
+    free(body.bytes);
+    return ok;
+}
+
+static bool answer_status(const exchange *one, int status) {
+    char code[64] = "", body[256], more[4200] = "", url[4096];
+    if (has_part(one, "code", code, sizeof(code)))
+        snprintf(body, sizeof(body), "<?xml?><Error><Code>%s</Code></Error>", code);
+    else
+        snprintf(body, sizeof(body), "no");
+    if (has_part(one, "redirect", url, sizeof(url)))
+        snprintf(more, sizeof(more), "Location: %s\r\n", url);
+    const long wait = number_of(one, "retry-after", -1);
+    if (wait >= 0) snprintf(more, sizeof(more), "Retry-After: %ld\r\n", wait);
+    const long long_bytes = number_of(one, "body", -1);
+    const size_t n_bytes = long_bytes < 0 ? strlen(body) : (size_t)long_bytes;
+    if (long_bytes >= 0 || status == 304) *body = 0; /* 304 never has one */
+    if (!send_text(one->socket, "HTTP/1.1 %d Said\r\n%sContent-Length: %zu\r\n\r\n%s", status, more,
+                   n_bytes, body))
+        return false;
+    if (long_bytes >= 0 && !send_long_body(one, n_bytes)) return false;
+    return !has_part(one, "close", NULL, 0);
+}
+
+/* Sets what is sent. Returns the status. */
+static int choose_bytes(exchange *one) {
+    char text[256];
+    unsigned long long first, last;
+    one->n_sent = one->n_bytes;
+    if (!header(one, "Range", text, sizeof(text)) || has_part(one, "no-range", NULL, 0)) return 200;
+    if (sscanf(text, "bytes=%llu-%llu", &first, &last) != 2) return 400;
+    if (first >= one->n_bytes) return 416;
+    if (last >= one->n_bytes) last = one->n_bytes - 1;
+    one->has_range = true;
+    one->first = first;
+    one->n_sent = last - first + 1;
+    if (!has_part(one, "wrong-range", NULL, 0)) return 206;
+    if (one->first + one->n_sent < one->n_bytes)
+        one->first++;
+    else if (one->n_sent > 1)
+        one->first++, one->n_sent--;
+    return 206;
+}
+
 /* False: the connection must be closed. */
 static bool answer(exchange *one) {
     char etag[256], text[256];
@@ -313,8 +330,7 @@ static bool answer(exchange *one) {
     const bool is_unsized = has_part(one, "unsized", NULL, 0);
     bool ok = send_text(one->socket, "HTTP/1.1 %d OK\r\n", chosen);
     const char *const weak = has_part(one, "weak", NULL, 0) ? "W/" : "";
-    if (ok && strcmp(etag, "none"))
-        ok = send_text(one->socket, "ETag: %s\"%s\"\r\n", weak, etag);
+    if (ok && strcmp(etag, "none")) ok = send_text(one->socket, "ETag: %s\"%s\"\r\n", weak, etag);
     if (ok && one->has_range)
         ok = send_text(one->socket, "Content-Range: bytes %zu-%zu/%zu\r\n", one->first,
                        one->first + one->n_sent - 1, one->n_bytes);

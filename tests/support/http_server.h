@@ -13,6 +13,7 @@
  *     short=1000       it is closed after so many
  *     stall=1000       nothing more is sent after so many
  *     redirect=URL     with status 302, or the one given
+ *     body=100000      a body of so many bytes for a status or redirect; may be cut by the above
  *     wrong-range      other bytes than requested; no-range: all of them
  *     unsized          without Content-Length, up to the connection's end; chunked: in chunks
  *     etag=x           this ETag; "none": none; weak: a weak one

@@ -403,6 +403,35 @@ static void redirects_are_followed(void **state) {
     test_http_close(other);
 }
 
+/* A redirect's body does not matter. */
+static void redirects_without_a_whole_body_are_followed(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.stall_timeout_ms = 500;
+    settings.max_attempts = 1;
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/a/there", 3, N_BYTES);
+    char absolute[128];
+    snprintf(absolute, sizeof(absolute), "redirect=http://127.0.0.1:%d/a/there,body=100,short=10",
+             test_http_port(server));
+    const char *const scripts[] = {
+        "redirect=/a/there,body=1000000",        "redirect=there,body=100,reset=10",
+        "redirect=../a/there,body=100,short=10", "redirect=?x=y,body=100,stall=10 ok",
+        "redirect=/a/there,body=100,reset=0",    absolute,
+    };
+    put("/a/here", 3, N_BYTES);
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+        test_http_script(server, "/a/here", scripts[i]);
+        check_whole(&self, "/a/here", 3, N_BYTES);
+    }
+    assert_int_equal(test_http_count(server, "GET /a/here?x=y "), 1);
+    test_http_script(server, "/a/here", "redirect=ftp://127.0.0.1/,body=100,short=10");
+    get one = get_range(&self, "/a/here", 0, 0);
+    assert_string_equal(one.why, "HTTP 302: a redirect that can't be followed");
+    session_close(&self);
+}
+
 /* Neither a user's password nor what signs a request to a store goes to another server. */
 static void redirects_keep_secrets(void **state) {
     (void)state;
@@ -811,6 +840,7 @@ int main(void) {
         TEST(ranges_without_etag_are_read_anew),
         TEST(large_objects_are_refused),
         TEST(redirects_are_followed),
+        TEST(redirects_without_a_whole_body_are_followed),
         TEST(redirects_keep_secrets),
         TEST(messages_keep_secrets),
         TEST(shown_paths_keep_secrets),
