@@ -33,7 +33,7 @@ typedef struct fm_remote_config {
     uint32_t max_requests;    /* in flight, for each loader; default 256 */
     uint32_t max_attempts;    /* of one object, the first included; default 10 */
     uint32_t connect_timeout_ms; /* default 10,000 */
-    uint32_t stall_timeout_ms;   /* without a byte; a request is then tried again; default 20,000 */
+    uint32_t stall_timeout_ms;   /* without 1 KiB of the body; then tried again; default 20,000 */
     uint32_t give_up_ms; /* no attempt begins so long after the first one; default 120,000 */
     const char *gs_endpoint_url; /* of gs:// names, for tests; default NULL: Google's */
 } fm_remote_config;

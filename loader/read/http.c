@@ -249,7 +249,7 @@ fm_http_result fm_http_judge(const fm_http_request *request, int code, bool is_s
         return FM_HTTP_NO_SERVER;
     case CURLE_OPERATION_TIMEDOUT:
         if (fm_http_is_connected(request)) {
-            snprintf(why, why_bytes, "%s has stopped sending", server);
+            snprintf(why, why_bytes, "%s has stopped sending, or sends too slowly", server);
             return FM_HTTP_TIMED_OUT;
         }
         snprintf(why, why_bytes, "no connection to %s in time", server);

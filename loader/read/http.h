@@ -78,7 +78,7 @@ void fm_http_wake(fm_http *http);
 /* Of requests that have ended. */
 
 /* What `code` means, and why in words, without a part of a URL but host and port. is_stalled: the
- * caller has ended it as it heard nothing. Nothing is written to `why` if why_bytes is 0. */
+ * caller has ended it as it heard too little. Nothing is written to `why` if why_bytes is 0. */
 fm_http_result fm_http_judge(const fm_http_request *request, int code, bool is_stalled, char *why,
                              size_t why_bytes);
 /* Whether a connection was there, also of a running request. */

@@ -65,7 +65,7 @@ static bool begin_request(fm_http_reader *self, fm_transfer *transfer,
     const char *const url = transfer->redirect ? transfer->redirect : request->url;
     if (!fm_http_begin(self->http, &transfer->request, url, headers, n, transfer->is_fresh))
         return false;
-    transfer->begun_ns = transfer->heard_ns = fm_clock_ns();
+    transfer->begun_ns = transfer->progress_ns = fm_clock_ns();
     if (!transfer->retry.first_ns) transfer->retry.first_ns = transfer->begun_ns;
     self->n_running++;
     return true;
@@ -285,17 +285,18 @@ static bool reap(fm_http_reader *self) {
     return any;
 }
 
-/* Ends attempts that have heard nothing for too long. One that waits for a connection has the time
- * that a connection may take on top. */
+/* Ends attempts that have made no progress for too long. One that waits for a connection has the
+ * time that a connection may take on top. */
 static void end_stalled(fm_http_reader *self) {
     const uint64_t now_ns = fm_clock_ns();
     if (now_ns < self->stall_check_ns) return;
     self->stall_check_ns = now_ns + self->stall_ns / 8;
     for (uint32_t i = 0; i < self->reader->n_ops; i++) {
         fm_transfer *const transfer = &self->transfers[i];
-        if (!transfer->request.is_running || now_ns - transfer->heard_ns < self->stall_ns) continue;
+        if (!transfer->request.is_running || now_ns - transfer->progress_ns < self->stall_ns)
+            continue;
         const uint64_t extra_ns = fm_http_is_connected(&transfer->request) ? 0 : self->connect_ns;
-        if (now_ns - transfer->heard_ns >= self->stall_ns + extra_ns)
+        if (now_ns - transfer->progress_ns >= self->stall_ns + extra_ns)
             end_attempt(self, transfer, 0, true);
     }
 }

@@ -12,6 +12,8 @@
 #define MAX_REDIRECTS 5
 /* An error's body of more bytes is not worth keeping the connection for. */
 #define MAX_ERROR_BYTES (64u << 10)
+/* Fewer bytes within the stall timeout are as good as none. */
+#define MIN_PROGRESS_BYTES 1024
 
 void fm_transfer_say(fm_transfer *transfer, const char *format, ...) {
     va_list arguments;
@@ -34,9 +36,21 @@ fm_attempt fm_transfer_fail_code(fm_transfer *transfer, int error) {
 
 /* ---- the response ---------------------------------------------------------------------------- */
 
+/* Counts a part of the body. Its first byte is progress, and then each MIN_PROGRESS_BYTES, so that
+ * a server that sends a byte now and then does not keep an attempt alive. */
+static void note_body(fm_transfer *transfer, size_t n) {
+    const bool is_first = transfer->n_fetched == 0;
+    transfer->n_fetched += n;
+    if (!is_first && transfer->n_fetched - transfer->counted_bytes < MIN_PROGRESS_BYTES) return;
+    transfer->counted_bytes = transfer->n_fetched;
+    transfer->progress_ns = fm_clock_ns();
+}
+
 static void on_header(fm_http_request *request, const char *line, size_t n_bytes) {
     fm_transfer *const transfer = request->user;
-    transfer->heard_ns = fm_clock_ns();
+    /* Of the header only the first line, for the same reason. */
+    if (!transfer->has_header) transfer->progress_ns = fm_clock_ns();
+    transfer->has_header = true;
     fm_response_line(&transfer->response, line, n_bytes);
 }
 
@@ -125,8 +139,7 @@ static bool take_error(fm_transfer *transfer, const char *bytes, size_t n) {
 static bool on_body(fm_http_request *request, const char *bytes, size_t n) {
     fm_transfer *const transfer = request->user;
     fm_reader_op *const op = transfer->op;
-    transfer->heard_ns = fm_clock_ns();
-    transfer->n_fetched += n;
+    note_body(transfer, n);
     if (!op) return false;
     if (transfer->response.status != 200 && transfer->response.status != 206)
         return take_error(transfer, bytes, n);
@@ -238,7 +251,9 @@ void fm_transfer_reset(fm_transfer *transfer) {
     transfer->response = (fm_response){.length = FM_RESPONSE_UNKNOWN};
     transfer->has_begun = transfer->has_failed = false;
     transfer->is_wrong = transfer->is_other = false;
-    transfer->skip_bytes = transfer->n_error_bytes = transfer->n_fetched = 0;
+    transfer->skip_bytes = transfer->n_error_bytes = 0;
+    transfer->n_fetched = transfer->counted_bytes = 0;
+    transfer->has_header = false;
 }
 
 void fm_transfer_forget_redirect(fm_transfer *transfer) {

@@ -42,7 +42,10 @@ typedef struct fm_transfer {
     bool is_fresh;     /* the next attempt needs a new connection */
     char why[FM_TRANSFER_WHY_BYTES];
     /* Of the attempt. */
-    uint64_t begun_ns, heard_ns;
+    uint64_t begun_ns;
+    uint64_t progress_ns;   /* the last progress: see note_body() */
+    uint64_t counted_bytes; /* n_fetched then */
+    bool has_header;        /* a line of the header has come */
     fm_response response;
     bool has_begun;  /* the response was found to have the bytes */
     bool has_failed; /* op->error or `why` is set: the transfer was broken off here */

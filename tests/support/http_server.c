@@ -236,11 +236,20 @@ static const char *header(const exchange *one, const char *name, char *out, size
     return out;
 }
 
+/* Until all is sent, or the client goes away. */
+static bool drip(const exchange *one, size_t from) {
+    for (size_t done = from; done < one->n_sent; done++) {
+        pause_ms(one, 20);
+        if (!send_all(one->socket, one->bytes + one->first + done, 1)) return false;
+    }
+    return true;
+}
+
 static bool send_body(const exchange *one) {
-    static const char *const faults[] = {"reset", "short", "stall"};
+    static const char *const faults[] = {"reset", "short", "stall", "drip"};
     const bool is_chunked = has_part(one, "chunked", NULL, 0);
-    size_t n = one->n_sent, fault = 3;
-    for (size_t i = 0; i < 3; i++) {
+    size_t n = one->n_sent, fault = 4;
+    for (size_t i = 0; i < 4; i++) {
         const long limit = number_of(one, faults[i], -1);
         if (limit < 0) continue;
         fault = i;
@@ -256,7 +265,8 @@ static bool send_body(const exchange *one) {
     }
     if (fault == 0) reset(one->socket);
     if (fault == 2) stall(one->socket);
-    if (fault < 3) return false;
+    if (fault == 3) return drip(one, n);
+    if (fault < 4) return false;
     return !is_chunked || send_text(one->socket, "0\r\n\r\n");
 }
 

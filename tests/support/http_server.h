@@ -12,6 +12,7 @@
  *     reset=1000       the connection is reset after so many bytes of the body
  *     short=1000       it is closed after so many
  *     stall=1000       nothing more is sent after so many
+ *     drip=1000        after so many, one byte each 20 milliseconds
  *     redirect=URL     with status 302, or the one given
  *     body=100000      a body of so many bytes for a status or redirect; may be cut by the above
  *     wrong-range      other bytes than requested; no-range: all of them

@@ -248,6 +248,28 @@ static void passing_faults_are_survived(void **state) {
     session_close(&self);
 }
 
+/* A server that sends a byte now and then stalls, too. */
+static void slow_bodies_are_tried_again(void **state) {
+    (void)state;
+    session self;
+    fm_remote_config settings = quick_config();
+    settings.stall_timeout_ms = 500;
+    put("/object", 1, N_BYTES);
+    session_open(&self, &settings, (fm_reader_config){0});
+    test_http_script(server, "/object", "drip=40000 drip=1");
+    check_whole(&self, "/object", 1, N_BYTES);
+    assert_true(test_http_n_requests(server) >= 3);
+    assert_true(test_http_count(server, "If-Match") >= 2);
+    session_close(&self);
+    settings.max_attempts = 2;
+    session_open(&self, &settings, (fm_reader_config){0});
+    test_http_script(server, "/object", "drip=0,etag=none drip=0,etag=none");
+    get one = get_range(&self, "/object", 0, 0);
+    assert_int_equal(one.read.error, FM_READ_REMOTE);
+    if (!strstr(one.why, " has stopped sending, or sends too slowly")) fail_msg("%s", one.why);
+    session_close(&self);
+}
+
 static void lasting_faults_are_reported(void **state) {
     (void)state;
     session self;
@@ -834,6 +856,7 @@ int main(void) {
         TEST(changed_packs_are_noticed),
         TEST(resumed_ranges_notice_changes),
         TEST(passing_faults_are_survived),
+        TEST(slow_bodies_are_tried_again),
         TEST(lasting_faults_are_reported),
         TEST(attempts_end),
         TEST(changed_objects_are_read_anew),
