@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "read/etags.h"
 #include "read/transfer.h"
 
 /* TLS handshakes and certificates need most of it. */
@@ -201,8 +200,6 @@ static void begin_read(fm_http_reader *self, fm_reader_op *op) {
 
 static void end_read(fm_http_reader *self, fm_transfer *transfer) {
     fm_reader_op *const op = transfer->op;
-    if (!op->error && op->range_bytes && *transfer->etag)
-        fm_etags_add(&self->etags, op->path, transfer->etag);
     op->why = op->error == FM_READ_REMOTE ? transfer->why : NULL;
     op->opened = !op->error;
     fm_transfer_forget_redirect(transfer);
@@ -411,6 +408,7 @@ static int http_open(fm_reader *reader, fm_error *error) {
     reader->impl = self;
     for (uint32_t i = 0; i < reader->n_ops; i++) {
         self->transfers[i].reader = reader;
+        self->transfers[i].etags = &self->etags;
         self->transfers[i].request.user = &self->transfers[i];
     }
     int status = open_http(self, fm_remote_settings(self->remote), error);

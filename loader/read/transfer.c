@@ -71,6 +71,16 @@ static void start_over(fm_transfer *transfer) {
     fm_transfer_say(transfer, "the object may have changed while it was read");
 }
 
+/* Whether the response is of another version than the read's earlier responses, or than the other
+ * reads of the pack. The table is looked up again here: reads of a pack that begin together find
+ * nothing in it at first. */
+static bool is_of_other_version(const fm_transfer *transfer) {
+    const char *const now = transfer->response.etag;
+    const char *const others = fm_etags_find(transfer->etags, transfer->op->path);
+    if (!*now) return false;
+    return (*transfer->etag && strcmp(transfer->etag, now)) || (others && strcmp(others, now));
+}
+
 /* Compares the response's version of the object with the one that was seen first. False: they
  * differ, and the read has failed or must start over. */
 static bool check_version(fm_transfer *transfer) {
@@ -78,7 +88,7 @@ static bool check_version(fm_transfer *transfer) {
     const char *const now = transfer->response.etag;
     const uint64_t now_bytes = object_bytes(&transfer->response);
     const bool is_same = *now && !strcmp(transfer->etag, now);
-    if (op->range_bytes && *transfer->etag && *now && !is_same) {
+    if (op->range_bytes && is_of_other_version(transfer)) {
         fm_transfer_say(transfer, "the object has changed since it was first read");
         return fm_transfer_fail(transfer), false;
     }
@@ -124,6 +134,7 @@ static bool begin_body(fm_transfer *transfer) {
         return false;
     }
     transfer->has_begun = true;
+    if (op->range_bytes && *transfer->etag) fm_etags_add(transfer->etags, op->path, transfer->etag);
     if (is_known || left_bytes == FM_RESPONSE_UNKNOWN) return true;
     transfer->n_total = op->n_bytes + left_bytes;
     return reserve(transfer, transfer->n_total);

@@ -9,6 +9,7 @@
 #ifndef FM_READ_TRANSFER_H
 #define FM_READ_TRANSFER_H
 
+#include "read/etags.h"
 #include "read/http.h"
 #include "read/reader_impl.h"
 #include "read/remote.h"
@@ -29,6 +30,7 @@ typedef enum fm_attempt {
 /* One read in flight, at the place of its op in fm_http_reader.transfers. */
 typedef struct fm_transfer {
     fm_reader *reader;
+    fm_etags *etags;          /* of all transfers: the ETags of packs */
     fm_reader_op *op;         /* NULL: not in use */
     struct fm_transfer *next; /* of those that wait for their next attempt */
     fm_http_request request;  /* its `user` is this */

@@ -190,6 +190,28 @@ static void resumed_ranges_notice_changes(void **state) {
     session_close(&self);
 }
 
+/* Also by reads that begin together, of which none knows an ETag yet. */
+static void ranges_read_together_notice_changes(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/pack", 1, N_BYTES);
+    test_http_script(server, "/pack", "delay=200,etag=a delay=200,no-if-match,etag=b");
+    get gets[2];
+    for (int i = 0; i < 2; i++) {
+        get_init(&gets[i], "/pack");
+        gets[i].read.range_bytes = 1000;
+        submit_one(self.reads.reader, &gets[i].read);
+    }
+    assert_true(test_reads_wait(&self.reads, 2));
+    const get *const failed = gets[0].read.error ? &gets[0] : &gets[1];
+    check_range(failed == gets ? &gets[1] : &gets[0], 1);
+    assert_int_equal(failed->read.error, FM_READ_REMOTE);
+    assert_string_equal(failed->why, "the object has changed since it was first read");
+    session_close(&self);
+}
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 static const char *const passing[] = {
@@ -240,7 +262,8 @@ static void passing_faults_are_survived(void **state) {
     fm_reader_stats stats;
     fm_reader_stats_get(self.reads.reader, &stats);
     assert_int_equal(stats.n_files, N_PASSING);
-    assert_int_equal(stats.n_requests, test_http_n_requests(server));
+    /* An attempt that stalls on a busy machine may end before its request was sent. */
+    assert_true(test_http_n_requests(server) <= stats.n_requests);
     assert_int_equal(stats.n_requests, N_PASSING + stats.n_retries);
     assert_int_equal(stats.n_refused, 4);
     assert_true(test_http_count(server, "If-Match") > 0);
@@ -855,6 +878,7 @@ int main(void) {
         TEST(ranges_beyond_the_end_are_refused),
         TEST(changed_packs_are_noticed),
         TEST(resumed_ranges_notice_changes),
+        TEST(ranges_read_together_notice_changes),
         TEST(passing_faults_are_survived),
         TEST(slow_bodies_are_tried_again),
         TEST(lasting_faults_are_reported),
