@@ -60,8 +60,8 @@ FM_API FM_CHECK_RESULT int fm_remote_set_credentials(fm_remote *remote,
                                                      const fm_remote_credentials *credentials,
                                                      fm_error *error);
 /* Closes the object; all loaders that use it must be closed before, and all its fetches ended.
- * Does nothing in a forked child. Accepts NULL. */
-FM_API void fm_remote_close(fm_remote *remote);
+ * Sets *remote to NULL. Does nothing else in a forked child. Accepts NULL and a pointer to NULL. */
+FM_API void fm_remote_close(fm_remote **remote);
 
 /* Version of libcurl, such as "7.88.1"; "" if feedmill was built without it. */
 FM_API const char *fm_libcurl_version(void);
@@ -84,8 +84,9 @@ FM_API FM_CHECK_RESULT int fm_fetch_start(fm_fetch **out, fm_remote *remote, con
  */
 FM_API FM_CHECK_RESULT int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes,
                                          size_t *n_bytes, fm_error *error);
-/* Ends a fetch, also one that is not complete. Accepts NULL. */
-FM_API void fm_fetch_end(fm_fetch *fetch);
+/* Ends a fetch, also one that is not complete, and sets *fetch to NULL. Accepts NULL and a pointer
+ * to NULL. */
+FM_API void fm_fetch_end(fm_fetch **fetch);
 
 #ifdef __cplusplus
 }

@@ -135,8 +135,10 @@ int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes, si
     return FM_OK;
 }
 
-void fm_fetch_end(fm_fetch *fetch) {
-    if (!fetch) return;
+void fm_fetch_end(fm_fetch **handle) {
+    if (!handle || !*handle) return;
+    fm_fetch *const fetch = *handle;
+    *handle = NULL;
     pthread_mutex_lock(&fetch->lock);
     fetch->is_abandoned = true;
     const bool is_done = fetch->is_done;

@@ -181,16 +181,19 @@ int fm_remote_open(fm_remote **out, const fm_remote_config *config, fm_error *er
     }
     status = set_up(remote, config, error);
     if (status) {
-        fm_remote_close(remote);
+        fm_remote_close(&remote);
         return status;
     }
     *out = remote;
     return FM_OK;
 }
 
-void fm_remote_close(fm_remote *remote) {
+void fm_remote_close(fm_remote **handle) {
+    if (!handle || !*handle) return;
+    fm_remote *const remote = *handle;
+    *handle = NULL;
     /* In a forked child the fetcher's thread does not exist, and a lock may be held for ever. */
-    if (!remote || remote->pid != getpid()) return;
+    if (remote->pid != getpid()) return;
     if (remote->close_fetcher) remote->close_fetcher(&remote->fetcher);
     fm_remote_keys_fini(&remote->keys);
     pthread_mutex_destroy(&remote->lock);

@@ -82,9 +82,8 @@ void remote_dealloc(PyObject *object) {
     Remote *const self = as_remote(object);
     if (self->weak_references) PyObject_ClearWeakRefs(object);
     Py_XDECREF(self->prepare);
-    fm_remote *const handle = self->handle;
     // The fetching thread is joined, which may take 50 ms.
-    if (handle) without_gil([&] { fm_remote_close(handle); });
+    if (self->handle) without_gil([&] { fm_remote_close(&self->handle); });
     free_object(object);
 }
 
@@ -112,7 +111,7 @@ class Fetch {
     Fetch() = default;
     Fetch(const Fetch &) = delete;
     Fetch &operator=(const Fetch &) = delete;
-    ~Fetch() { fm_fetch_end(handle); }
+    ~Fetch() { fm_fetch_end(&handle); }
     fm_fetch *handle = nullptr;
 };
 

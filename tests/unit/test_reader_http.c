@@ -55,7 +55,7 @@ static void session_open(session *self, const fm_remote_config *settings, fm_rea
 
 static void session_close(session *self) {
     test_reads_close(&self->reads);
-    fm_remote_close(self->remote);
+    fm_remote_close(&self->remote);
 }
 
 typedef struct get {
@@ -713,7 +713,7 @@ static void close_ends_all(void **state) {
         assert_int_equal(test_reads_n_done(&self.reads), N_MANY);
         for (uint32_t i = 0; i < N_MANY; i++)
             assert_true(gets[i].read.error == ECANCELED || gets[i].read.error == 0);
-        fm_remote_close(self.remote);
+        fm_remote_close(&self.remote);
     }
 }
 

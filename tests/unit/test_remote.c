@@ -83,18 +83,18 @@ static void aws_urls(void **state) {
     check_url(remote, "s3://my.bucket/a", "https://s3.eu-west-1.amazonaws.com/my.bucket/a");
     check_url(remote, "s3://Old_Bucket/a", "https://s3.eu-west-1.amazonaws.com/Old_Bucket/a");
     check_url(remote, "gs://bucket/a b", "https://storage.googleapis.com/bucket/a%20b");
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
     remote = open_at(NULL, "cn-north-1", NULL);
     check_url(remote, "s3://bucket/a", "https://bucket.s3.cn-north-1.amazonaws.com.cn/a");
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
     remote = open_at("", "", NULL);
     check_url(remote, "s3://bucket/a", "https://bucket.s3.us-east-1.amazonaws.com/a");
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void odd_keys(void **state) {
     (void)state;
-    fm_remote *const remote = open_at("http://127.0.0.1:9000/", NULL, NULL);
+    fm_remote *remote = open_at("http://127.0.0.1:9000/", NULL, NULL);
     static const struct {
         const char *key, *path;
     } cases[] = {{"a=b+c d", "a%3Db%2Bc%20d"},
@@ -113,7 +113,7 @@ static void odd_keys(void **state) {
         snprintf(url, sizeof(url), "http://127.0.0.1:9000/bucket/%s", cases[i].path);
         check_url(remote, name, url);
     }
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void endpoints(void **state) {
@@ -126,16 +126,16 @@ static void endpoints(void **state) {
                  {"https://[::1]:8443", "https://[::1]:8443/bucket/a"},
                  {"http://store:443", "http://store:443/bucket/a"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        fm_remote *const remote = open_at(cases[i].endpoint, NULL, NULL);
+        fm_remote *remote = open_at(cases[i].endpoint, NULL, NULL);
         check_url(remote, "s3://bucket/a", cases[i].begin);
         check_url(remote, "gs://bucket/a", "https://storage.googleapis.com/bucket/a");
-        fm_remote_close(remote);
+        fm_remote_close(&remote);
     }
 }
 
 static void urls_stay_as_they_are(void **state) {
     (void)state;
-    fm_remote *const remote = open_at("http://127.0.0.1:9000", NULL, NULL);
+    fm_remote *remote = open_at("http://127.0.0.1:9000", NULL, NULL);
     static const struct {
         const char *name, *url;
     } cases[] = {
@@ -149,7 +149,7 @@ static void urls_stay_as_they_are(void **state) {
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         check_url(remote, cases[i].name, cases[i].url);
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void check_refused(fm_remote *remote, const char *name, const char *why) {
@@ -166,7 +166,7 @@ static void check_refused(fm_remote *remote, const char *name, const char *why) 
 
 static void refused_names(void **state) {
     (void)state;
-    fm_remote *const remote = open_at(NULL, NULL, NULL);
+    fm_remote *remote = open_at(NULL, NULL, NULL);
     check_refused(remote, "s3://", "no bucket");
     check_refused(remote, "s3:///key", "no bucket");
     check_refused(remote, "s3://bucket", "no key");
@@ -185,7 +185,7 @@ static void refused_names(void **state) {
     check_refused(remote, "http://host/a\r\nX: y?signature", "control character");
     check_refused(remote, "http://host/a?signature\x7f", "control character");
     check_refused(remote, "/a/path", "does not begin with");
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void names_in_messages(void **state) {
@@ -217,7 +217,7 @@ static const fm_remote_credentials all_keys = {.access_key = KEY,
 
 static void ranges_and_versions(void **state) {
     (void)state;
-    fm_remote *const remote = open_at(NULL, NULL, NULL);
+    fm_remote *remote = open_at(NULL, NULL, NULL);
     fm_remote_request request;
     fm_error error;
     fm_remote_wish wish = {
@@ -239,12 +239,12 @@ static void ranges_and_versions(void **state) {
     assert_int_equal(fm_remote_request_make(remote, &wish, &request, &error), FM_ERR_ARGUMENT);
     wish = (fm_remote_wish){.name = "s3://bucket/a", .etag = "a\r\nX: y"};
     assert_int_equal(fm_remote_request_make(remote, &wish, &request, &error), FM_ERR_ARGUMENT);
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void signed_requests(void **state) {
     (void)state;
-    fm_remote *const remote = open_at("http://127.0.0.1:9000", "eu-west-1", &all_keys);
+    fm_remote *remote = open_at("http://127.0.0.1:9000", "eu-west-1", &all_keys);
     fm_remote_request request;
     fm_error error;
     const fm_remote_wish wish = {.name = "s3://bucket/a b",
@@ -275,12 +275,12 @@ static void signed_requests(void **state) {
     request = request_of(remote, "s3://bucket/a");
     assert_int_equal(request.n_headers, 0);
     fm_remote_request_free(&request);
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void each_store_its_own_keys(void **state) {
     (void)state;
-    fm_remote *const remote = open_at(NULL, NULL, &all_keys);
+    fm_remote *remote = open_at(NULL, NULL, &all_keys);
     fm_remote_request request = request_of(remote, "gs://bucket/a");
     assert_non_null(
         strstr(header_of(&request, "Authorization"), "Credential=GOOG1/20150830/auto/s3/"));
@@ -304,7 +304,7 @@ static void each_store_its_own_keys(void **state) {
     request = request_of(remote, "https://storage.googleapis.com/bucket/a");
     assert_int_equal(request.n_headers, 0);
     fm_remote_request_free(&request);
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -361,7 +361,7 @@ static void refused_credentials(void **state) {
         {{.bearer_token = "pass word"}, "bearer_token"},
         {{.gs_access_key = "password\x80", .gs_secret_key = "s"}, "gs_access_key"},
     };
-    fm_remote *const remote = open_at(NULL, NULL, &all_keys);
+    fm_remote *remote = open_at(NULL, NULL, &all_keys);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         fm_error error = {0};
         assert_int_equal(fm_remote_set_credentials(remote, &cases[i].credentials, &error),
@@ -374,7 +374,7 @@ static void refused_credentials(void **state) {
         assert_non_null(strstr(header_of(&request, "Authorization"), KEY));
         fm_remote_request_free(&request);
     }
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void settings_are_copies(void **state) {
@@ -386,7 +386,7 @@ static void settings_are_copies(void **state) {
     config.region = region;
     config.ca_bundle = bundle;
     config.max_requests = 7;
-    fm_remote *const remote = open_with(&config, NULL);
+    fm_remote *remote = open_with(&config, NULL);
     memset(endpoint, 'x', sizeof(endpoint) - 1);
     memset(region, 'x', sizeof(region) - 1);
     memset(bundle, 'x', sizeof(bundle) - 1);
@@ -396,7 +396,7 @@ static void settings_are_copies(void **state) {
     assert_string_equal(kept->ca_bundle, "/a/bundle");
     assert_int_equal(kept->max_requests, 7);
     check_url(remote, "s3://bucket/a", "http://127.0.0.1:9000/bucket/a");
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
     fm_remote_close(NULL);
 }
 
@@ -404,7 +404,7 @@ static void settings_are_copies(void **state) {
 
 /* Each key belongs to one token: a request never has a part of two credentials. */
 static void *request_often(void *argument) {
-    fm_remote *const remote = argument;
+    fm_remote *remote = argument;
     for (int i = 0; i < 500; i++) {
         fm_remote_request request;
         const fm_remote_wish wish = {.name = "s3://bucket/a"};
@@ -424,7 +424,7 @@ static void credentials_change_meanwhile(void **state) {
     const fm_remote_credentials keys[] = {
         {.access_key = "A", .secret_key = "a", .session_token = "A"},
         {.access_key = "BBBB", .secret_key = "b", .session_token = "BBBB"}};
-    fm_remote *const remote = open_at(NULL, NULL, &keys[0]);
+    fm_remote *remote = open_at(NULL, NULL, &keys[0]);
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, request_often, remote), 0);
@@ -435,7 +435,7 @@ static void credentials_change_meanwhile(void **state) {
         pthread_join(threads[i], &failed);
         assert_null(failed);
     }
-    fm_remote_close(remote);
+    fm_remote_close(&remote);
 }
 
 static void built_without(void **state) {
