@@ -9,10 +9,10 @@ torch's DataLoader and once under `feedmill run`, until its loaders have given a
 say more:
 
 - with torch again, for what does not repeat itself with torch alone;
-- with native="verify", for what runs natively with random transforms: feedmill draws other random
-  numbers than torch. Then labels and layout equal torch's, and each sample is compared with what
-  the script's own dataset makes of the same draws;
-- for a loader whose collate_fn draws random numbers itself: with torch and native="verify", the
+- with native="verify", for what runs natively with random transforms and feedmill's own random
+  numbers. Then labels and layout equal torch's, and each sample is compared with what the script's
+  own dataset makes of the same draws;
+- for such a loader whose collate_fn draws random numbers itself: with torch and native="verify", the
   generators seeded alike for each call of it;
 - with native="hybrid", for loaders that took torch's path (--hybrid).
 
