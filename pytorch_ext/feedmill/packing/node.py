@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +22,9 @@ _TRANSIENT = {
     errno.EREMOTEIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 }
 
+# How often a job looks whether it is to stop.
+_CHECK_S = 0.5
+
 
 @dataclass(frozen=True)
 class Site:
@@ -29,7 +34,8 @@ class Site:
         sources: absolute paths: the image folder, or a tar file of each folder with tar files.
         folder: absolute path of the pack's folder.
         marker: name of a file in the pack's folder, with a random name, which exists while the
-            nodes work. A node that does not see it has another folder with the same path.
+            nodes work. A node that does not see it has another folder with the same path, or is
+            to stop.
     """
 
     sources: Sequence[str]
@@ -43,12 +49,35 @@ class Site:
                 return f"does not see the source {path}; mount it on all nodes"
         if not os.path.isdir(self.folder):
             return f"does not see the target folder {self.folder}; mount it on all nodes"
-        if not os.path.exists(os.path.join(self.folder, self.marker)):
+        if not self.is_open():
             return (f"has another folder as {self.folder} than the node that runs this command; "
                     "the target must be on a file system that all nodes share")
         if not os.access(self.folder, os.W_OK | os.X_OK):
             return f"may not write to the target folder {self.folder}"
         return ""
+
+    def is_open(self) -> bool:
+        """Whether the marker exists."""
+        try:
+            # NFS asks its server when a file is opened; stat() may answer from its cache.
+            os.close(os.open(self._marker_path(), os.O_RDONLY | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            pass  # such as a server that does not answer: not a reason to stop
+        return True
+
+    def close(self) -> None:
+        """Removes the marker: all nodes stop after the sample at which they are."""
+        with suppress(OSError):
+            os.unlink(self._marker_path())
+
+    def _marker_path(self) -> str:
+        return os.path.join(self.folder, self.marker)
+
+
+class _Stopped(Exception):
+    """The marker is gone."""
 
 
 class Result(NamedTuple):
@@ -92,8 +121,19 @@ def run(wanted_version: str, payload: bytes) -> Result:
         return Result(None, problem, of_node=True)
     if job is None:
         return Result(None)
+    checked_s = time.monotonic()
+
+    def update(_: int) -> None:
+        nonlocal checked_s
+        if time.monotonic() - checked_s >= _CHECK_S:
+            if not site.is_open():
+                raise _Stopped
+            checked_s = time.monotonic()
+
     try:
-        return Result(write_jobs([job], site.folder, options))
+        return Result(write_jobs([job], site.folder, options, update))
+    except _Stopped:
+        return Result(None, "the command that started it has ended")
     except PackError as error:
         return Result(None, str(error))
     except OSError as error:

@@ -30,8 +30,8 @@ _QUEUED_PER_RUNNING = 2
 _POLL_S = 1.0
 # Longest wait for all nodes to say what they see. What they see is checked again with each shard.
 _CHECK_S = 120.0
-# Longest wait for cancelled tasks to remove their unfinished files.
-_CANCEL_S = 20.0
+# Longest wait for unfinished tasks to see that they should stop, and to remove their files.
+_STOP_S = 20.0
 _CONNECT_S = 10.0
 # Only arguments go through the object store, about 1 MB for a shard.
 _OBJECT_STORE_BYTES = 256 << 20
@@ -51,7 +51,7 @@ def write_shards_on_ray(
 
     Each shard is a task. A task whose process or node is lost runs again on another node; the same
     goes for errors of a file system that may not come again. Complete shards are kept. If this
-    function raises, unfinished tasks are cancelled; the next call writes what is missing.
+    function raises, unfinished tasks are stopped; the next call writes what is missing.
 
     Args:
         address: host:port of the cluster; "local": a new one on this machine, for this call only;
@@ -93,7 +93,8 @@ def _checked_paths(source: Source) -> list[str]:
 
 @contextmanager
 def _marker(folder: str) -> Iterator[str]:
-    """Keeps a file with a random name in the folder. join_shards() removes it after a crash."""
+    """Keeps a file with a random name in the folder. Tasks stop when it is gone. join_shards()
+    removes it after a crash."""
     name = f"nodes.{secrets.token_hex(8)}.partial"
     path = os.path.join(folder, name)
     with open(path, "xb"):
@@ -101,7 +102,7 @@ def _marker(folder: str) -> Iterator[str]:
     try:
         yield name
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # _Run may have removed it
             os.unlink(path)
 
 
@@ -207,9 +208,7 @@ def _check_nodes(site: Site, options: Options) -> None:
         ).remote(version(), payload)
         for node in _nodes()
     ]
-    done, late = ray.wait(waiting, num_returns=len(waiting), timeout=_CHECK_S)
-    for ref in late:
-        ray.cancel(ref, force=True)
+    done, _ = ray.wait(waiting, num_returns=len(waiting), timeout=_CHECK_S)
     for ref in done:
         try:
             node, fields = ray.get(ref)
@@ -275,7 +274,7 @@ class _Run:
                     self._finish(task)
                 self._watch_nodes()
         finally:
-            self._cancel()
+            self._stop()
         return self._tally
 
     def _limit(self) -> int:
@@ -322,12 +321,15 @@ class _Run:
                       "continues later)")
         self._nodes = now
 
-    def _cancel(self) -> None:
-        """Ends all tasks, and waits until they have removed their unfinished files."""
+    def _stop(self) -> None:
+        """Ends all tasks, and waits until they have removed their unfinished files.
+
+        Not by ray.cancel(): in Ray 2.60 a task that ends while it is cancelled aborts this process
+        ("Tried to complete task that was not pending").
+        """
         if not self._running:
             return
-        self._say(f"waiting up to {_CANCEL_S:.0f} s for {len(self._running)} unfinished tasks to "
+        self._say(f"waiting up to {_STOP_S:.0f} s for {len(self._running)} unfinished tasks to "
                   "end")
-        for task in self._running:
-            ray.cancel(task)
-        ray.wait(list(self._running), num_returns=len(self._running), timeout=_CANCEL_S)
+        self._site.close()
+        ray.wait(list(self._running), num_returns=len(self._running), timeout=_STOP_S)
