@@ -354,6 +354,45 @@ def test_random_transforms_equal_the_scripts_own(mixed, plain):
     assert loader.stats().decode.verified_samples >= 10000
 
 
+def preprocess_beside_the_image(batch):
+    batch["pixel_values"] = [TRAINING(image.convert("RGB")) for image in batch["image"]]
+    return batch
+
+
+CONVERTING = transforms.Compose([
+    transforms.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img), TRAINING,
+])
+
+
+def preprocess_all(examples):
+    """As transformers' run_mae.py."""
+    examples["pixel_values"] = [CONVERTING(image) for image in examples["image"]]
+    return examples
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("function", "collate_fn"),
+    [
+        (preprocess_at_random, None),
+        (preprocess_beside_the_image, collate),  # which leaves out a key of the samples
+        (preprocess_all, collate),
+    ],
+)
+def test_random_transforms_equal_torchs_batches(mixed, function, collate_fn, num_workers):
+    """With torch's random numbers, the default; some images are turned by their metadata."""
+    dataset = mixed.with_transform(function)
+    options = {"batch_size": 4, "shuffle": True, "num_workers": num_workers,
+               "collate_fn": collate_fn}  # fmt: skip
+    epochs = []
+    for kind, own in ((DataLoader, {}), (feedmill.DataLoader, {"native": "require"})):
+        torch.manual_seed(3)
+        loader = kind(dataset, **options, **own)
+        epochs.append([list(loader) for _ in range(2)])
+    assert loader.stats().path == "native"
+    assert_same(*epochs)
+
+
 class Preprocess:
     """A function that is an object, with two transforms as attributes."""
 

@@ -288,6 +288,8 @@ def image_of(item: Item, sample: Any) -> Any:
     """The image, or the images, in what the dataset's __getitem__ returned for an item; None if the
     sample is not arranged as recognised."""
     arrangement = item.base_dataset.arrangement
+    if item.base_dataset.left and type(sample) is dict:
+        sample = {key: sample[key] for key in sample if key not in item.base_dataset.left}
     parts = _parts_of(sample, arrangement)
     return None if parts is None else parts[as_parts(arrangement).index(IMAGE)]
 
