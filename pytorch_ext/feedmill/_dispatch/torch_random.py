@@ -86,7 +86,7 @@ def _of_steps(source: Source) -> list[str]:
             for step in steps:
                 names |= dict.fromkeys(_unknown_steps(step))
     return [
-        f"the native code does not draw {name}'s random numbers as the original does"
+        f"the native code does not draw the random numbers of {name} as the original does"
         for name in names
     ]
 
