@@ -9,9 +9,9 @@ torch's DataLoader and once under `feedmill run`, until its loaders have given a
 say more:
 
 - with torch again, for what does not repeat itself with torch alone;
-- with native="verify", for what runs natively with random transforms and feedmill's own random
-  numbers. Then labels and layout equal torch's, and each sample is compared with what the script's
-  own dataset makes of the same draws;
+- with native="verify", for what runs natively. A loader with feedmill's own random numbers may
+  differ from torch's if the script asked for them (seed= or rng="feedmill"): labels and layout equal
+  torch's, and each sample equals what the script's own dataset makes of the same draws;
 - for such a loader whose collate_fn draws random numbers itself: with torch and native="verify", the
   generators seeded alike for each call of it;
 - with native="hybrid", for loaders that took torch's path (--hybrid).
@@ -52,10 +52,10 @@ class Result:
         loader: where the script makes the loader, and its dataset's class.
         path: "native", "torch" or "deferred": what feedmill takes by default.
         hybrid: whether native="hybrid" runs it natively; None if that was not tried.
-        result: "equal"; "same draws" (labels and layout equal torch's, and with the same random
-            draws each sample does); "collate draws" (the same, once the generators are seeded
-            alike for each call of the collate_fn); "not repeatable" (two runs with torch differ as well);
-            "no images"; "differs"; "failed".
+        result: "equal"; "same draws" (the loader asks for feedmill's own random numbers, labels and
+            layout equal torch's, and with the same random draws each sample does); "collate draws"
+            (the same, once the generators are seeded alike for each call of the collate_fn);
+            "not repeatable" (two runs with torch differ as well); "no images"; "differs"; "failed".
         text: feedmill's reasons for its path, or what failed.
     """
 
@@ -98,14 +98,14 @@ def compare(
     if any(loader["path"] == "native" for loader in differing):
         verified = runner.run(script, "verify")
     if any(
-        mine["path"] == "native" and not _equal(theirs, mine, "labels", "layout")
+        mine.get("asks_for_own_draws") and not _equal(theirs, mine, "labels", "layout")
         for theirs, mine in pairs
     ):
         seeded = (
             runner.run(script, "torch", seeds_collate=True),
             runner.run(script, "verify", seeds_collate=True),
         )
-    if any(loader["path"] != "native" for loader in differing):
+    if any(not loader.get("asks_for_own_draws") for loader in differing):
         again = runner.run(script, "torch")
     if with_hybrid and any(
         loader["path"] in ("torch", "deferred") for loader in ours.loaders
@@ -158,10 +158,11 @@ def _result(
     if ours["path"] == "native" and verified:
         if "error" in verified or not verified["counters"]["verified_samples"]:
             return "differs", f"verify: {verified.get('error', 'no sample was verified')}"
-        if _equal(theirs, ours, "labels", "layout"):
-            return "same draws", ""
-        if _is_verified_alike(seeded_theirs, seeded_verified):
-            return "collate draws", _difference(theirs, ours)
+        if ours["asks_for_own_draws"]:
+            if _equal(theirs, ours, "labels", "layout"):
+                return "same draws", ""
+            if _is_verified_alike(seeded_theirs, seeded_verified):
+                return "collate draws", _difference(theirs, ours)
     if again and not _equal(theirs, again):
         return "not repeatable", reasons
     return "differs", ours.get("error") or _difference(theirs, ours)

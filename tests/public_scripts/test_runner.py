@@ -22,9 +22,9 @@ from public_scripts_hook import speed as measuring  # noqa: E402
 from public_scripts_hook.digests import digests  # noqa: E402
 
 # Trains on a folder of images. Under feedmill, FAULT changes one value of one image; "deferred":
-# only where decoding is put off.
+# only where decoding is put off. OPTIONS, as JSON, are feedmill's, for a loader that draws.
 SCRIPT = """
-import os, sys
+import json, os, sys
 import torch
 from torchvision import datasets, transforms
 from torch.utils.data import DataLoader
@@ -41,16 +41,20 @@ def fault(image):
 steps = [transforms.Resize(32), transforms.CenterCrop(32), transforms.ToTensor()]
 if "FAULT" in os.environ:
     steps.append(fault)
+if "OPTIONS" in os.environ:
+    steps[:2] = [transforms.RandomResizedCrop(32)]
+is_feedmill = DataLoader.__module__.startswith("feedmill")
+options = json.loads(os.environ.get("OPTIONS", "{}")) if is_feedmill else {}
 data = datasets.ImageFolder(sys.argv[1], transforms.Compose(steps))
-for images, labels in DataLoader(data, batch_size=4, shuffle=True, num_workers=1):
+for images, labels in DataLoader(data, batch_size=4, shuffle=True, num_workers=1, **options):
     raise SystemExit("the script goes on after its loader was recorded")
 """
 
 
 # Its collate_fn draws from torch's generator, as its transform does. With FAULT it also changes what
-# it makes under feedmill.
+# it makes under feedmill. OPTIONS: as above.
 COLLATES = """
-import importlib.util, os, sys
+import importlib.util, json, os, sys
 importlib.util.find_spec("torchvision")  # as transformers does, before anybody imports it
 import torch
 from torchvision import datasets, transforms
@@ -63,8 +67,11 @@ def collate(samples):
     return images, labels, torch.randint(1000, (len(images),))
 
 steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
+is_feedmill = DataLoader.__module__.startswith("feedmill")
+options = json.loads(os.environ.get("OPTIONS", "{}")) if is_feedmill else {}
 data = datasets.ImageFolder(sys.argv[1], transforms.Compose(steps))
-for images, labels, drawn in DataLoader(data, batch_size=4, collate_fn=collate, num_workers=2):
+loader = DataLoader(data, batch_size=4, collate_fn=collate, num_workers=2, **options)
+for images, labels, drawn in loader:
     raise SystemExit("the script goes on after its loader was recorded")
 """
 
@@ -118,8 +125,37 @@ def test_the_batches_of_a_collate_fn_that_draws(script, fault, wanted):
     assert (result.path, result.result) == ("native", wanted), result
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, "equal"),
+        ({"seed": 7}, "same draws"),
+        ({"rng": "feedmill"}, "same draws"),
+        ({"on_error": "skip"}, "differs"),  # its own random numbers, but nobody asked for them
+    ],
+)
+def test_other_random_numbers_are_good_only_if_asked_for(script, options, wanted):
+    [result] = results(script(env={"OPTIONS": json.dumps(options)}))
+    assert (result.path, result.result) == ("native", wanted), result
+    assert result.is_good == (wanted != "differs")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault", "wanted"),
+    [
+        ({"seed": 7}, "", "collate draws"),
+        ({"seed": 7}, "1", "differs"),
+        ({"on_error": "skip"}, "", "differs"),
+    ],
+)
+def test_draws_of_a_collate_fn_are_told_from_other_differences(script, options, fault, wanted):
+    environment = {"OPTIONS": json.dumps(options), "FAULT": fault}
+    [result] = results(script(command="collates.py {imagenet}/val", env=environment))
+    assert (result.path, result.result) == ("native", wanted), result
+
+
 def test_a_script_that_fails_is_a_failure(script):
-    [result] = results(script(edits=[["train.py", "import os", "import missing_module"]]))
+    [result] = results(script(edits=[["train.py", "import json", "import missing_module"]]))
     assert result.result == "failed"
     assert "No module named 'missing_module'" in result.text
     assert not result.is_good
@@ -147,7 +183,7 @@ def test_a_difference_is_found_before_measuring(script):
 
 
 def test_a_script_that_fails_is_not_measured(script):
-    broken = script(edits=[["train.py", "import os", "import missing_module"]])
+    broken = script(edits=[["train.py", "import json", "import missing_module"]])
     [speed] = speeds.measure(scripts.Runner(2, 300), broken, 1, 0.01, ())
     assert "No module named 'missing_module'" in speed.error
     assert not speed.is_good

@@ -7,8 +7,13 @@ from typing import Any
 
 
 def path_of(loader: Any) -> dict[str, Any]:
-    """"path" ("native", "deferred", "torch" or what is wrong), "reasons" and "counters"; nothing
-    without feedmill."""
+    """Says which path a loader took.
+
+    Returns:
+        "path" ("native", "deferred", "torch" or what is wrong), "reasons", "counters" and
+        "asks_for_own_draws" (whether the script or the command asks for feedmill's own random
+        numbers, with seed= or rng="feedmill"); nothing without feedmill.
+    """
     if "feedmill.loader" not in sys.modules:
         return {}
     kind = sys.modules["feedmill.loader"].DataLoader
@@ -24,9 +29,11 @@ def path_of(loader: Any) -> dict[str, Any]:
         "deferred_images", "deferred_ordinary", "deferred_parts", "deferred_whole",
         "deferred_opencv", "deferred_endings",
     )
+    options = kind._feedmill_options(loader)
     is_deferred = stats.path == "torch" and stats.deferred.images + stats.deferred.opencv > 0
     return {
         "path": "deferred" if is_deferred else stats.path,
         "reasons": list(stats.reasons),
         "counters": {name: flat.get(name) for name in counters},
+        "asks_for_own_draws": options.seed is not None or options.rng == "feedmill",
     }

@@ -70,8 +70,8 @@ def _compared(turns: _Turns) -> str:
     """How far the first batches of both sides are equal.
 
     Returns:
-        "equal" or "differ". On the native path, which draws other random numbers than torch,
-        "labels and layout", or "other draws" if these differ as well.
+        "equal" or "differ". On the native path with feedmill's own random numbers, "labels and
+        layout", or "other draws" if these differ as well.
     """
     found: dict[str, list[dict[str, str]]] = {side: [] for side in _SIDES}
     for side in _SIDES:
@@ -79,7 +79,7 @@ def _compared(turns: _Turns) -> str:
     theirs, ours = (found[side] for side in _SIDES)
     if theirs == ours:
         return "equal"
-    if turns.path != "native":
+    if turns.path != "native" or not turns.asks_for_own_draws:
         return "differ"
     kinds = ("labels", "layout")
     is_alike = all(
@@ -93,12 +93,14 @@ class _Turns:
 
     Attributes:
         path: of feedmill's latest loader: "native", "deferred" or "torch".
+        asks_for_own_draws: whether that loader asks for feedmill's own random numbers.
     """
 
     def __init__(self, loader: Any, seed: Callable[[], None]) -> None:
         self._loader, self._seed = loader, seed
         self._generator_state = loader.generator.get_state() if loader.generator else None
         self.path = ""
+        self.asks_for_own_draws = False
 
     def take(
         self, side: str, n_batches: int, use: Callable[[Any], object] = lambda _: None
@@ -127,7 +129,9 @@ class _Turns:
                 n_taken += 1
                 del batch
             if side == "feedmill":
-                self.path = path_of(plain).get("path", "")
+                found = path_of(plain)
+                self.path = found.get("path", "")
+                self.asks_for_own_draws = found.get("asks_for_own_draws", False)
             del plain
             _wait_for_end(others)
             spent = _cpu_s() - began[0], time.perf_counter() - began[1]
