@@ -188,7 +188,8 @@ typedef enum fm_comparison {
  *     RANDOM_INVERT to RANDOM_EQUALIZE  1 nonzero: likewise, also without one of fm_streams
  *     RANDOM_APPLY           1 with fm_streams, an fm_comparison: applied if values[3] + values[4]
  *                            random.random() compares so to values[2], which has probability p; 0:
- *                            it draws as torchvision's
+ *                            it draws as torchvision's; 5 nonzero: numpy.random.rand() in place of
+ *                            random.random()
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children; 16-31 their
  *                            probabilities, for is_v2 with fm_streams
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
@@ -196,8 +197,8 @@ typedef enum fm_comparison {
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels; 2 nonzero: with fm_streams the radius is
- *                            values[3] + values[4] random.random(), 0: it is values[0], and no
- *                            number is drawn
+ *                            values[3] + values[4] random.random(), or numpy.random.rand() if 2;
+ *                            0: it is values[0], and no number is drawn
  *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
  *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
  *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;

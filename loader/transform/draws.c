@@ -108,7 +108,7 @@ static bool is_certain(const fm_op *op) {
 static bool is_applied(const fm_op *op, fm_rng *rng) {
     if (!rng->key.streams) return fm_rng_f32(rng) < (float)op->p;
     if (op->kind == FM_OP_RANDOM_APPLY && op->values[1] != 0)
-        return fm_draws_python_condition(op, &rng->key.streams->python);
+        return fm_draws_python_condition(op, rng->key.streams);
     if (is_certain(op)) return true;
     const float share = fm_rng_f32(rng);
     if (op->is_v2) return share < (float)op->p;
@@ -127,13 +127,13 @@ static bool is_applied(const fm_op *op, fm_rng *rng) {
     }
 }
 
-/* GaussianBlur, whose radius Python's random.uniform() draws. The original's own code decides
+/* GaussianBlur, whose radius random.uniform() or numpy.random.rand() draws. The original's own code decides
  * whether it is applied: with streams a RandomApply around it does. */
 static void draw_blur(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw->n_values = 1;
     if (rng->key.streams) {
         draw->flip = op->p == 1 || fm_rng_f32(rng) < (float)op->p;
-        draw->values[0] = fm_draws_python_radius(op, &rng->key.streams->python);
+        draw->values[0] = fm_draws_python_radius(op, rng->key.streams);
         return;
     }
     draw->flip = fm_rng_f32(rng) < (float)op->p;

@@ -72,9 +72,14 @@ uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t w
     return n;
 }
 
-bool fm_draws_python_condition(const fm_op *op, fm_mt19937 *generator) {
+/* random.random() or numpy.random.rand() */
+static double draw_share(fm_streams *streams, bool of_numpy) {
+    return of_numpy ? fm_numpy_rand(&streams->numpy) : fm_python_random(&streams->python);
+}
+
+bool fm_draws_python_condition(const fm_op *op, fm_streams *streams) {
     const double *const v = op->values;
-    const double number = v[3] + v[4] * fm_python_random(generator);
+    const double number = v[3] + v[4] * draw_share(streams, v[5] != 0);
     switch ((fm_comparison)v[1]) {
     case FM_LESS:
         return number < v[2];
@@ -88,7 +93,7 @@ bool fm_draws_python_condition(const fm_op *op, fm_mt19937 *generator) {
     return number >= v[2];
 }
 
-double fm_draws_python_radius(const fm_op *op, fm_mt19937 *generator) {
+double fm_draws_python_radius(const fm_op *op, fm_streams *streams) {
     const double *const v = op->values;
-    return v[2] != 0 ? v[3] + v[4] * fm_python_random(generator) : v[0];
+    return v[2] != 0 ? v[3] + v[4] * draw_share(streams, v[2] == 2) : v[0];
 }

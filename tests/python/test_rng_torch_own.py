@@ -1,5 +1,5 @@
-"""rng="torch" with transforms of a script's own that draw from Python's ``random``, and with MAE's
-crop: batches equal those of torch's own DataLoader."""
+"""rng="torch" with transforms of a script's own that draw from Python's ``random`` or by NumPy's
+``rand()``, and with MAE's crop: batches equal those of torch's own DataLoader."""
 
 import random
 
@@ -37,6 +37,41 @@ class BarlowBlur:
             return img.filter(ImageFilter.GaussianBlur(sigma))
         else:
             return img
+
+
+class VicregBlur:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, img):
+        if np.random.rand() < self.p:
+            sigma = np.random.rand() * 1.9 + 0.1
+            return img.filter(ImageFilter.GaussianBlur(sigma))
+        else:
+            return img
+
+
+class VicregSolarization:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, img):
+        if np.random.rand() < self.p:
+            return ImageOps.solarize(img)
+        else:
+            return img
+
+
+class TwoViews:
+    """As VICReg's: the views have transforms of their own."""
+
+    def __init__(self, one, other):
+        self.one, self.other = v1.Compose(one), v1.Compose(other)
+
+    def __call__(self, sample):
+        x1 = self.one(sample)
+        x2 = self.other(sample)
+        return x1, x2
 
 
 class GrayScale:
@@ -81,6 +116,14 @@ def both(img):
     return img
 
 
+def both_generators(img):
+    if 1 - np.random.random() <= 0.65:
+        img = ImageOps.invert(img)
+    if random.random() > 0.4:
+        img = img.filter(ImageFilter.GaussianBlur(2 - np.random.random_sample()))
+    return img
+
+
 def always(img):
     return ImageOps.invert(img) if random.random() < 1.0 else img
 
@@ -93,6 +136,8 @@ OWN = {
              v1.RandomApply([MocoBlur()], 0.5), v1.RandomHorizontalFlip()],
     "moco-v2": [v2.RandomApply([MocoBlur([0.1, 2.0])], 0.5), v2.RandomHorizontalFlip()],
     "barlow": [BarlowBlur(0.6), DinoSolarization(0.4), GrayScale()],
+    "vicreg": [v1.RandomApply([JITTER], 0.8), VicregBlur(0.6), VicregSolarization(0.4)],
+    "both generators": [both_generators, DinoBlur(), VicregSolarization(0.5)],
     "deit": [v1.RandomChoice([GrayScale(1.0), DinoSolarization(1.0), DinoBlur(1.0)])],
     "order": [v1.RandomOrder([GrayScale(0.5), DinoBlur(), v1.RandomInvert()])],
     "fixed": [blur_and_posterize, v1.RandomInvert()],
@@ -114,10 +159,29 @@ def test_draws_of_maes_crop():
         check_draws(v1.Compose([crop, v1.RandomHorizontalFlip(), TAIL]))
 
 
-@pytest.mark.parametrize("name", ["dino", "moco", "deit", "twice"])
+@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice"])
 def test_loaders(mixed, name):  # noqa: F811
     transform = v1.Compose([RandomResizedCrop(24), *OWN[name], TAIL])
     check_loader(ImageFolder(mixed, transform), num_workers=3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_views_that_draw_from_numpy(mixed, num_workers):  # noqa: F811
+    crop = v1.RandomResizedCrop(24)
+    views = TwoViews([crop, VicregBlur(1.0), VicregSolarization(0.0), TAIL],
+                     [crop, VicregBlur(0.1), VicregSolarization(0.2), TAIL])
+    check_loader(ImageFolder(mixed, views), num_workers=num_workers)
+
+
+def test_another_generator_of_numpy(mixed):  # noqa: F811
+    dataset = ImageFolder(mixed, v1.Compose([HEAD, VicregSolarization(0.5), TAIL]))
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        text = feedmill.DataLoader(dataset, num_workers=0, rng="torch").explain()
+    finally:
+        np.random.set_bit_generator(before)
+    assert "RandomApply with NumPy's bit generator PCG64" in text
 
 
 @pytest.mark.slow
@@ -158,7 +222,7 @@ def decided_later(img):
 
 
 def by_numpy(img):
-    return ImageOps.invert(img) if np.random.rand() < 0.5 else img
+    return ImageOps.invert(img) if np.random.uniform(1, 2) < 1.5 else img
 
 
 def divided(img):
@@ -192,10 +256,13 @@ def test_draws_without_effect_are_found(mixed):  # noqa: F811
 def test_what_is_known_of_draws():
     (dino,) = transforms_in(DinoBlur(0.3), RGB)
     assert dino == Chance(0.3, (PilCall("RandomBlur", (0.1, 2.0)),))
-    assert dino.condition.numbers(dino.is_negated) == (2.0, 0.3, 0.0, 1.0)
+    assert dino.condition.numbers(dino.is_negated) == (2.0, 0.3, 0.0, 1.0, 0.0)
     assert dino.transforms[0].draw.formula == (0.1, 2.0 - 0.1)
     (barlow,) = transforms_in(BarlowBlur(0.3), RGB)
     assert barlow.transforms[0].draw.formula == (0.1, 1.9)
+    (vicreg,) = transforms_in(VicregBlur(0.3), RGB)
+    assert vicreg.condition.numbers() == (1.0, 0.3, 0.0, 1.0, 1.0)
+    assert vicreg.transforms[0].draw.formula == (0.1, 1.9)
     for function in OTHERS:
         for one in transforms_in(function, RGB):
             assert one.draw.formula is None if type(one) is PilCall else one.condition is None or (

@@ -108,14 +108,23 @@ def _draws_in_vain(source: Source) -> bool:
 
 def _why_not_op(op: Op) -> str:
     name = OP_NAMES[op.kind]
-    if name == "timm's RandAugment":
-        if not op.values[N_LISTED]:
-            return f"a RandAugment of more than {len(OPERATIONS)} operations, some of them equal,"
-        if (name := np.random.get_state(legacy=False)["bit_generator"]) != "MT19937":
-            return f"RandAugment with NumPy's bit generator {name}"
+    if name == "timm's RandAugment" and not op.values[N_LISTED]:
+        return f"a RandAugment of more than {len(OPERATIONS)} operations, some of them equal,"
+    if _draws_from_numpy(op, name):
+        generator = np.random.get_state(legacy=False)["bit_generator"]
+        if generator != "MT19937":
+            return f"{name} with NumPy's bit generator {generator}"
     if op.kind == KINDS["RandomErasing"] and op.values[3:4] == (2.0,):
         return "RandomErasing with a random number for each pixel"
     return ""
+
+
+def _draws_from_numpy(op: Op, name: str) -> bool:
+    if name == "RandomApply":
+        return op.values[5:6] == (1.0,)
+    if name == "RandomBlur":
+        return op.values[2:3] == (2.0,)
+    return name == "timm's RandAugment"
 
 
 def _unknown_steps(step: Step) -> Iterator[str]:

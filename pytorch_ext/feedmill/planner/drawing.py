@@ -83,6 +83,7 @@ class Draw:
         formula: (offset, factor), if Python computes offset + factor * random.random(), to the last
             bit; None: it computes something else.
         source: the Draw of which this one was computed; None: it is itself the result of a call.
+        is_numpys: whether NumPy's generator draws it: the formula is one of numpy.random.rand().
 
     Raises:
         OverflowError: the numbers, or the distance between them, are not finite.
@@ -94,8 +95,10 @@ class Draw:
         high: float,
         formula: tuple[float, float] | None = None,
         source: Draw | None = None,
+        is_numpys: bool = False,
     ) -> None:
         self.formula = formula
+        self.is_numpys = is_numpys
         self.source: Draw = self if source is None else source
         self.low, self.high = float(low), float(high)
         if not math.isfinite(self.high - self.low):
@@ -116,12 +119,13 @@ class Condition:
         self.comparison = comparison
         self.limit = limit
 
-    def numbers(self, is_negated: bool = False) -> tuple[float, float, float, float] | None:
-        """What values 1 to 4 of a RandomApply are; see fm_op. None: not known to the last bit."""
+    def numbers(self, is_negated: bool = False) -> tuple[float, ...] | None:
+        """What values 1 to 5 of a RandomApply are; see fm_op. None: not known to the last bit."""
         if self.draw.formula is None or float(self.limit) != self.limit:
             return None
         comparison = NEGATED[self.comparison] if is_negated else self.comparison
-        return COMPARISONS.index(comparison) + 1.0, float(self.limit), *self.draw.formula
+        number = COMPARISONS.index(comparison) + 1.0
+        return number, float(self.limit), *self.draw.formula, float(self.draw.is_numpys)
 
 
 # By fm_comparison, from 1 on.
@@ -144,7 +148,8 @@ def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
     if is_of_python(function, "random"):
         return None if arguments else Draw(0, 1, (0.0, 1.0))
     if is_of_numpy(function, "rand", "random", "random_sample"):
-        return None if arguments else Draw(0, 1)
+        return None if arguments else Draw(0, 1, (0.0, 1.0), is_numpys=True)
+    # How numpy.random.uniform() rounds depends on the compiler that NumPy was made with.
     is_python = is_of_python(function, "uniform")
     if is_python or is_of_numpy(function, "uniform"):
         if len(arguments) == 2 and all(type(one) in (int, float) for one in arguments):
@@ -173,7 +178,7 @@ def computed(
     if draw.formula is not None:
         number = other if is_left else one
         formula = _formula_of(operation, is_left, float(number), *draw.formula)  # type: ignore[arg-type]
-    return Draw(low, high, formula, draw.source)
+    return Draw(low, high, formula, draw.source, draw.is_numpys)
 
 
 def _formula_of(
@@ -393,7 +398,9 @@ def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, bool | None]])
 
 def _are_same(one: Any, other: Any) -> bool:
     if type(one) is PilCall and type(other) is PilCall and one.draw is not None:
-        return one == other and other.draw is not None and one.draw.formula == other.draw.formula
+        return one == other and other.draw is not None and (
+            (one.draw.formula, one.draw.is_numpys) == (other.draw.formula, other.draw.is_numpys)
+        )
     return _are_equal(one, other)
 
 

@@ -135,10 +135,11 @@ def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[l
 
 
 def _values_of(call: PilCall) -> tuple[float, ...]:
-    """The values of a PilCall's op, with those that draws from Python's generator need."""
+    """The values of a PilCall's op, with those that draws from torch's streams need."""
     if call.name == "RandomBlur":
-        formula = None if call.draw is None else call.draw.formula
-        return call.values if formula is None else (*call.values, 1.0, *formula)
+        if call.draw is None or call.draw.formula is None:
+            return call.values
+        return (*call.values, 2.0 if call.draw.is_numpys else 1.0, *call.draw.formula)
     return (*(*call.values, 0.0)[:1], 1.0)
 
 
