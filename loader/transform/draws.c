@@ -127,8 +127,8 @@ static bool is_applied(const fm_op *op, fm_rng *rng) {
     }
 }
 
-/* GaussianBlur, whose radius random.uniform() or numpy.random.rand() draws. The original's own code decides
- * whether it is applied: with streams a RandomApply around it does. */
+/* GaussianBlur, whose radius random.uniform() or numpy.random.rand() draws. The original's own code
+ * decides whether it is applied: with streams a RandomApply around it does. */
 static void draw_blur(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw->n_values = 1;
     if (rng->key.streams) {
