@@ -1,6 +1,6 @@
 """Runs the training scripts of public codebases with torch's DataLoader and under `feedmill run`.
 
-    python tests/public_scripts/run.py [--only TEXT ...] [--hybrid] [--list]
+    python tests/public_scripts/run.py [--only TEXT ...] [--hybrid] [--rng feedmill] [--list]
     python tests/public_scripts/run.py --speed ROUNDS [--again FILE.jsonl]
 
 codebases.toml lists the codebases, their commits and the commands. Each command runs once with
@@ -90,6 +90,9 @@ def compare(
     ours = runner.run(script, "auto")
     if ours.error:
         yield Result(script.id, result="failed", text=f"with feedmill: {ours.error}")
+        return
+    if any("path" not in loader for loader in ours.loaders):
+        yield Result(script.id, result="failed", text="feedmill could not be imported")
         return
     pairs = list(zip(torch.loaders, ours.loaders))
     differing = [ours for theirs, ours in pairs if not _equal(theirs, ours)]
@@ -222,7 +225,7 @@ def main() -> int:
         again = speeds.doubtful(options.again, options.below) if options.again else None
         if again is not None:
             chosen = [one for one in chosen if one.id in again]
-        runner = Runner(options.batches, options.limit or 3600)
+        runner = Runner(options.batches, options.limit or 3600, options.rng)
         name, make_table, print_row = "speeds", speeds.table, _print_speed
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -230,7 +233,7 @@ def main() -> int:
             return speeds.measure(runner, script, options.speed, options.turn, numbers)
 
     else:
-        runner = Runner(options.batches, options.limit or 300)
+        runner = Runner(options.batches, options.limit or 300, options.rng)
         name, make_table, print_row = "results", table, _print_result
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -269,6 +272,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--torch-only", action="store_true",
                         help="only see which scripts run with torch's DataLoader")  # fmt: skip
     parser.add_argument("--hybrid", action="store_true", help="also try native='hybrid'")
+    parser.add_argument("--rng", choices=("auto", "feedmill"), default="auto",
+                        help="feedmill: native transforms draw feedmill's own random numbers")  # fmt: skip
     parser.add_argument("--speed", type=int, default=0, metavar="ROUNDS",
                         help="measure the loaders beside torch's, in so many rounds")  # fmt: skip
     parser.add_argument("--turn", type=float, default=2.0, metavar="SECONDS",

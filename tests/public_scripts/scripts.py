@@ -85,11 +85,13 @@ class Runner:
     Args:
         n_batches: how many batches to take from each loader.
         limit_s: after so long a script is ended.
+        rng: `feedmill run`'s --rng.
     """
 
-    def __init__(self, n_batches: int, limit_s: float) -> None:
+    def __init__(self, n_batches: int, limit_s: float, rng: str = "auto") -> None:
         self._n_batches = n_batches
         self._limit_s = limit_s
+        self._rng = rng
 
     def run(
         self,
@@ -129,7 +131,8 @@ class Runner:
             words = shlex.split(filled(script.command))
             if side != "torch":
                 native = "auto" if side == "verify" else side
-                words = ["-m", "feedmill", "run", "--quiet", "--native", native, *words]
+                options = ["--quiet", "--native", native, "--rng", self._rng]
+                words = ["-m", "feedmill", "run", *options, *words]
             kind = "-collate" if seeds_collate else "-speed" if speed else ""
             log = WORK / "logs" / f"{script.id.replace('/', '-')}-{side}{kind}.txt"
             environment = self._environment(script, side, tree, out, filled)

@@ -103,8 +103,8 @@ def script(tmp_path, monkeypatch):
     return make
 
 
-def results(script):
-    return list(run.compare(scripts.Runner(2, 300), script, False, False))
+def results(script, rng="auto"):
+    return list(run.compare(scripts.Runner(2, 300, rng), script, False, False))
 
 
 def test_equal_batches_are_equal(script):
@@ -138,6 +138,11 @@ def test_other_random_numbers_are_good_only_if_asked_for(script, options, wanted
     [result] = results(script(env={"OPTIONS": json.dumps(options)}))
     assert (result.path, result.result) == ("native", wanted), result
     assert result.is_good == (wanted != "differs")
+
+
+def test_a_run_may_ask_for_other_random_numbers(script):
+    [result] = results(script(env={"OPTIONS": "{}"}), rng="feedmill")
+    assert (result.path, result.result) == ("native", "same draws"), result
 
 
 @pytest.mark.parametrize(
