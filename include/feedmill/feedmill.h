@@ -288,7 +288,9 @@ typedef struct fm_transform {
  * restart intervals that divide a row, so that each row but the first begins after a restart
  * marker. With the index, a loader without a cache reads only the bytes down to the bottom of the
  * crop; the rest may be damaged or missing. The index of another image costs time, but never
- * changes a pixel.
+ * changes a pixel. In an epoch with streams, of samples that do not wait for others to be drawn,
+ * the random parameters are drawn for the index's width and height: an image of another size is
+ * then an error, FM_ERR_DAMAGED or that of fm_loader_fallback_draws().
  */
 #define FM_MAX_RESTARTS 64
 typedef struct fm_restart_index {

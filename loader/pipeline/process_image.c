@@ -82,6 +82,7 @@ static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, 
     fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     fm_timer_end(timer, &timer->decode_ns);
+    if (!status) status = fm_virtual_workers_check_size(worker->loader, task, &info, error);
     if (status) return status;
     int32_t divisor = fm_process_image_most_divisor(worker);
     status =

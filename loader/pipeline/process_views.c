@@ -117,6 +117,7 @@ static int decode(fm_worker *worker, fm_task *task, decoded *out, fm_stage_timer
     status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &out->info, error);
     fm_timer_end(timer, &timer->decode_ns);
     fm_box box;
+    if (!status) status = fm_virtual_workers_check_size(worker->loader, task, &out->info, error);
     if (!status) status = locate(worker, task, &out->info, &out->divisor, &box, error);
     if (!status && out->divisor > 1) fm_decoder_set_divisor(worker->decoder, out->divisor);
     fm_timer_end(timer, &timer->transform_ns);

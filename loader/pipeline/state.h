@@ -63,6 +63,7 @@ typedef struct fm_task {
     /* With streams (virtual_workers.h): of the image; locked until the sample is decodable, then
      * fixed. 0: not measured. */
     int32_t width, height;
+    bool has_bytes; /* locked: they are in memory, so that it may become decodable */
     /* Locked: the sum of all threads' work when the task became decodable and when it was dequeued.
      */
     fm_work work_decodable, work_dequeued;
@@ -122,6 +123,9 @@ typedef struct fm_virtual_workers {
     bool chosen_waits;       /* consumer: fm_pending.waits of these */
     fm_streams scratch;
     fm_draw draws[FM_MAX_OPS]; /* scratch */
+    /* Consumer: scratch for choosing what to read. */
+    fm_streams ahead;
+    fm_draw draws_ahead[FM_MAX_OPS];
 } fm_virtual_workers;
 
 /* What the record of a step needs to know of its batch after the batch has left the queue. */

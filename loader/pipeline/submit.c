@@ -110,14 +110,14 @@ static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes
 
 /* How many bytes of a verified JPEG with a restart index to read: up to the bottom of the lowest
  * crop, which is drawn here, before the file is read. */
-static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
-                              const fm_sample *sample) {
+static uint64_t partial_bytes(fm_loader *loader, const fm_task *task, const fm_sample *sample) {
     const fm_restart_index *const index = sample->rows;
-    if (!fm_jpeg_restart_is_sane(index)) return sample->range_bytes;
     int64_t bottom = 0;
     for (size_t i = 0; i < loader->views.n; i++) {
         const fm_plan *const plan = loader->views.list[i].plan;
-        const fm_draw_key key = fm_view_key(loader, task, i);
+        const fm_draw_key key = fm_has_streams(loader)
+                                    ? fm_virtual_workers_key_ahead(loader, task, i)
+                                    : fm_view_key(loader, task, i);
         fm_geometry geometry;
         if (fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &key, index->width,
                                index->height, &geometry, NULL, NULL))
@@ -130,17 +130,30 @@ static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
     return fm_jpeg_restart_bytes(index, bottom, sample->range_bytes);
 }
 
-/* Decides on a partial read. With a cache there are none: later epochs need other parts. */
+/* Whether a sample may be read in part. With a cache it is not: later epochs need other parts. */
+static bool may_be_partial(const fm_loader *loader, const fm_sample *sample) {
+    if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache)
+        return false;
+    /* libjpeg-turbo's own decoder reads up to four more rows of blocks than a box needs. */
+    return fm_jpeg_own_huffman() && fm_jpeg_restart_is_sane(sample->rows);
+}
+
+/* Decides on a partial read, once the sample's parameters can be drawn. */
+static void choose_bytes(fm_loader *loader, fm_task *task, const fm_sample *sample) {
+    if (!may_be_partial(loader, sample)) return;
+    task->read.range_bytes = partial_bytes(loader, task, sample);
+    task->is_partial = task->read.range_bytes < sample->range_bytes;
+}
+
+/* Reads the whole range, as long as nothing else is decided on. With streams, samples that may be
+ * read in part are measured by their index. */
 static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *sample) {
     task->range_bytes = task->read.range_bytes = sample->range_bytes;
     task->is_verified = sample->verified;
     task->is_partial = false;
-    if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache) return;
-    if (fm_has_streams(loader)) return; /* the crop is not drawn yet */
-    /* libjpeg-turbo's own decoder reads up to four more rows of blocks than a box needs. */
-    if (!fm_jpeg_own_huffman()) return;
-    task->read.range_bytes = partial_bytes(loader, task, sample);
-    task->is_partial = task->read.range_bytes < sample->range_bytes;
+    if (!fm_has_streams(loader) || !may_be_partial(loader, sample)) return;
+    task->width = sample->rows->width;
+    task->height = sample->rows->height;
 }
 
 /* Resets a task. */
@@ -154,7 +167,7 @@ static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint
     task->dequeued_ns = task->finished_ns = 0;
     task->own = (fm_work){0};
     task->cause = 0;
-    task->is_finished = false;
+    task->is_finished = task->has_bytes = false;
     task->width = task->height = 0;
     task->read = (fm_read){.path = ""};
 }
@@ -182,6 +195,7 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
                                .why_bytes = sizeof(task->why),
                                .user = task};
         set_range(loader, task, &samples[i]);
+        if (!fm_has_streams(loader)) choose_bytes(loader, task, &samples[i]);
         batch->labels[i] = samples[i].label;
         path += n_bytes;
     }
@@ -201,7 +215,7 @@ static void look_into_cache(const fm_loader *loader, fm_pending *batch) {
  * max_file_bytes. */
 static void start_with_data(fm_loader *loader, fm_task *task) {
     if (task->data_bytes <= loader->config.max_file_bytes) {
-        fm_schedule_decodable(loader, task);
+        fm_virtual_workers_has_bytes(loader, task);
         return;
     }
     fm_schedule_reject(loader, task, EFBIG);
@@ -226,7 +240,7 @@ void fm_submit_on_read(void *user, fm_read *read) {
         fm_schedule_finish(loader, task);
         fm_virtual_workers_rejected(loader, task);
     } else {
-        fm_schedule_decodable(loader, task);
+        fm_virtual_workers_has_bytes(loader, task);
     }
     fm_loader_unlock(loader);
 }
@@ -243,6 +257,19 @@ static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
     loader->queue.n_reading++;
     **end = &task->read;
     *end = &task->read.next;
+}
+
+/* Called with the lock held; drops it while choosing. Draws for the samples of a new batch whose
+ * turn has come and whose size is known, none of which was started, and chooses what to read of
+ * them. Samples that wait for others to be drawn are read as a whole. */
+static void draw_ahead(fm_loader *loader, fm_pending *batch, const fm_sample *samples) {
+    if (!fm_has_streams(loader)) return;
+    fm_virtual_workers_advance(loader, batch->virtual_worker);
+    const uint32_t n_drawn = batch->n_drawn;
+    if (n_drawn == 0) return;
+    fm_loader_unlock(loader);
+    for (uint32_t i = 0; i < n_drawn; i++) choose_bytes(loader, &batch->tasks[i], &samples[i]);
+    fm_loader_lock(loader);
 }
 
 int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
@@ -263,6 +290,7 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     fm_loader_lock(loader);
     queue->n++;
     fm_schedule_assign_buffers(loader);
+    draw_ahead(loader, batch, samples);
     for (uint32_t i = 0; i < batch->n_tasks; i++) start_task(loader, &batch->tasks[i], &end);
     *end = NULL;
     fm_loader_unlock(loader);
@@ -279,6 +307,7 @@ static void fill_row_task(fm_loader *loader, fm_pending *batch, uint32_t number)
     begin_task(batch, task, first, left < per_task ? left : per_task);
     task->data = batch->rows + first;
     task->data_bytes = task->n_samples * loader->rows.row_bytes;
+    task->has_bytes = true;
     task->index = batch->indices[first + task->n_samples - 1];
 }
 

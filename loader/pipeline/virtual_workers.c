@@ -131,6 +131,23 @@ fm_draw_key fm_virtual_workers_key(fm_worker *thread, const fm_pending *batch, u
     return key;
 }
 
+fm_draw_key fm_virtual_workers_key_ahead(fm_loader *loader, const fm_task *task, size_t view) {
+    fm_virtual_workers *const all = &loader->virtual;
+    fm_draw_key key = fm_view_key(loader, task, view);
+    replay(loader, task->batch, task->position, view, &all->ahead, all->draws_ahead);
+    key.streams = &all->ahead;
+    return key;
+}
+
+int fm_virtual_workers_check_size(const fm_loader *loader, const fm_task *task,
+                                  const fm_image_info *info, fm_error *error) {
+    if (!fm_has_streams(loader) || (task->width == info->width && task->height == info->height))
+        return FM_OK;
+    return fm_error_set(error, FM_ERR_DAMAGED,
+                        "the image has %d x %d pixels, but its restart index says %d x %d",
+                        (int)info->width, (int)info->height, (int)task->width, (int)task->height);
+}
+
 /* Locked. Draws for the next sample of a batch, whose size is known. If that fails, the virtual
  * worker's streams stay as they were. */
 static int draw_sample(fm_loader *loader, fm_virtual_worker *worker, fm_pending *batch,
@@ -158,9 +175,21 @@ static void hold(fm_loader *loader, fm_pending *batch, fm_task *task) {
     fm_device_stage_wake(&loader->device);
 }
 
-/* Locked. A task whose samples are drawn becomes decodable, unless it was rejected before. */
+/* Locked. A task whose samples are drawn becomes decodable, unless it was rejected before, or is
+ * still to be read. */
 static void note_drawn(fm_loader *loader, fm_pending *batch, fm_task *task) {
-    if (batch->n_drawn == task->position + task->n_samples && !task->is_finished)
+    const bool is_drawn = batch->n_drawn == task->position + task->n_samples;
+    if (is_drawn && task->has_bytes && !task->is_finished) fm_schedule_decodable(loader, task);
+    if (batch->n_drawn < batch->n_samples || batch->n_left > 0) return;
+    /* The last samples of the batch could not be read, and were drawn for after that. */
+    pthread_cond_signal(&loader->ring->ready);
+    fm_device_stage_wake(&loader->device);
+}
+
+void fm_virtual_workers_has_bytes(fm_loader *loader, fm_task *task) {
+    task->has_bytes = true;
+    /* To be measured, or drawn. */
+    if (!fm_has_streams(loader) || task->width == 0 || task->position < task->batch->n_drawn)
         fm_schedule_decodable(loader, task);
 }
 
@@ -189,7 +218,11 @@ static bool advance_batch(fm_loader *loader, fm_virtual_worker *worker, fm_pendi
                 note_drawn(loader, batch, task);
                 continue;
             }
-            reject(loader, task, &error);
+            /* What its restart index says may be wrong: it is measured when it is read. */
+            if (task->has_bytes)
+                reject(loader, task, &error);
+            else
+                task->width = task->height = 0;
         }
         if (task->is_finished && !batch->held) hold(loader, batch, task);
         return false;
@@ -329,8 +362,8 @@ int fm_loader_fallback_draws(fm_loader *loader, size_t view, int32_t width, int3
     if (task->batch->held == task) status = draw_held(loader, task, width, height, error);
     if (!status && (task->width != width || task->height != height))
         status = fm_error_set(error, FM_ERR_STATE,
-                              "the image has %d x %d pixels, but its header says %d x %d, for "
-                              "which its random parameters were drawn",
+                              "the image has %d x %d pixels, but its header or restart index "
+                              "says %d x %d, for which its random parameters were drawn",
                               (int)width, (int)height, (int)task->width, (int)task->height);
     if (!status) {
         fm_streams *const scratch = &loader->virtual.scratch;

@@ -12,7 +12,10 @@
  *     measurable: it has its bytes; a decode thread will read the image's header
  *     measured:   its size is known; it waits until all samples before it are drawn
  *
- * Rows of arrays are measured from the start. A sample whose bytes or header can't be read is
+ * Rows of arrays are measured from the start, and so are images with a restart index: what is to be
+ * read of them depends on what is drawn, so they are drawn before they are read if all samples
+ * before them are. An index that gives another size than the image's header is an error of the
+ * sample. A sample whose bytes or header can't be read is
  * finished with a cause before it is measured. It holds up its virtual worker until the caller has
  * found out its size, by fm_loader_fallback_draws().
  *
@@ -33,6 +36,16 @@ int fm_virtual_workers_check(const fm_loader *loader, const fm_epoch *epoch, fm_
 int fm_virtual_workers_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error);
 void fm_virtual_workers_close(fm_loader *loader);
 
+/*
+ * Consumer. The key of the parameters of a view of a sample that was drawn before it was read, as
+ * fm_virtual_workers_key(). Its streams are good until the next call.
+ */
+fm_draw_key fm_virtual_workers_key_ahead(fm_loader *loader, const fm_task *task, size_t view);
+
+/* FM_OK if an image has the size for which its parameters were drawn, or there are no streams. */
+int fm_virtual_workers_check_size(const fm_loader *loader, const fm_task *task,
+                                  const fm_image_info *info, fm_error *error);
+
 /* Consumer. Resets a batch that is not in the queue yet: it belongs to the virtual worker that was
  * chosen last. */
 void fm_virtual_workers_begin(const fm_loader *loader, fm_pending *batch);
@@ -51,6 +64,10 @@ bool fm_virtual_workers_is_ready(const fm_pending *batch);
 /* Locked. Draws for all samples of a virtual worker whose turn has come, and makes them decodable.
  */
 void fm_virtual_workers_advance(fm_loader *loader, uint32_t number);
+
+/* Locked. The bytes of a task with one sample are in memory: makes it decodable, now or once it is
+ * drawn. */
+void fm_virtual_workers_has_bytes(fm_loader *loader, fm_task *task);
 
 /* Locked. A batch was delivered. */
 void fm_virtual_workers_delivered(fm_loader *loader, const fm_pending *batch);

@@ -1,6 +1,7 @@
 /*
  * Partial reads of verified samples with a restart index: only the bytes down to the crop's bottom
- * are read, and no pixel differs. A wrong index costs at most a fallback.
+ * are read, and no pixel differs. A wrong index costs at most a fallback. With streams, parameters
+ * are drawn when a batch is submitted, for the size in the index.
  */
 #define _GNU_SOURCE
 #include "folder.h"
@@ -8,6 +9,7 @@
 #define N_FILES 30
 #define N_ENTRIES 8
 #define SAMPLE_BYTES ((size_t)3 * 24 * 32)
+#define BATCH 8 /* as test_config() */
 
 static test_folder images;
 static fm_sample samples[N_FILES];
@@ -215,12 +217,135 @@ static void tables_that_lie_change_no_pixel(void **state) {
     fm_loader_close(&whole);
 }
 
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static fm_streams seeded(uint32_t seed) {
+    fm_streams streams = {0};
+    for (int i = 0; i < FM_MT19937_N; i++)
+        streams.torch.words[i] = seed = seed * 1664525u + 1013904223u;
+    streams.torch.next = streams.python.next = streams.numpy.next = FM_MT19937_N;
+    return streams;
+}
+
+/* Finishes a rejected sample, whose image has 64 x `height` pixels. Its pixels tell what was drawn.
+ * Returns false if its index gave another size. */
+static bool finish_sample(fm_loader *loader, const int32_t heights[N_FILES]) {
+    fm_fallback asked;
+    fm_draw draws[2];
+    fm_error error;
+    assert_int_equal(fm_loader_fallback(loader, &asked), FM_OK);
+    const int status = fm_loader_fallback_draws(loader, 0, 64, heights[asked.index], draws, &error);
+    if (status) assert_int_equal(status, FM_ERR_STATE);
+    if (!status) memset(asked.out, 1 + (draws[0].left + draws[0].top) % 99, asked.out_bytes);
+    assert_int_equal(fm_loader_fallback_done(loader, status, &error), FM_OK);
+    return !status;
+}
+
+/* The batches of an epoch with streams of so many virtual workers. Returns how many samples were
+ * delivered: all, unless an index gave a size that the image does not have. */
+static size_t run_streams(fm_loader *loader, bool rows, uint32_t n_virtual, uint32_t seed,
+                          const int32_t heights[N_FILES], uint8_t *out) {
+    fm_streams streams[5];
+    for (uint32_t i = 0; i < n_virtual; i++) streams[i] = seeded(9 * seed + i);
+    const fm_epoch epoch = {.streams = streams, .n_streams = n_virtual};
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
+    for (int i = 0; i < N_FILES; i += BATCH) {
+        fm_sample batch[BATCH];
+        const int n = N_FILES - i < BATCH ? N_FILES - i : BATCH;
+        for (int k = 0; k < n; k++) {
+            locate(&with_rows[rows], i + k, &batch[k]);
+            /* Those behind a sample without an index wait for its size. */
+            if (seed % 4 == 3 && (i + k) % 9 == 4) batch[k].rows = NULL;
+        }
+        const uint32_t number = (uint32_t)(i / BATCH) % n_virtual;
+        assert_int_equal(fm_loader_choose_worker(loader, number, false, NULL), FM_OK);
+        assert_int_equal(fm_loader_submit(loader, batch, (size_t)n, NULL), FM_OK);
+    }
+    size_t n = 0;
+    while (n < N_FILES) {
+        fm_batch batch;
+        int status;
+        while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_FALLBACK)
+            if (!finish_sample(loader, heights)) return n;
+        if (status) fail_msg("next: %s", error.message);
+        memcpy(out + n * SAMPLE_BYTES, batch.images, batch.n * SAMPLE_BYTES);
+        n += batch.n;
+        fm_batch_release(&batch);
+    }
+    return n;
+}
+
+static void find_heights(int32_t heights[N_FILES]) {
+    for (int i = 0; i < N_FILES; i++) heights[i] = tables[i].height;
+}
+
+static void with_streams_less_is_read_as_well(void **state) {
+    (void)state;
+    int32_t heights[N_FILES];
+    find_heights(heights);
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    for (uint32_t e = 0; e < 40; e++) {
+        const uint32_t n_virtual = 1 + e % 5;
+        assert_int_equal(run_streams(whole, false, n_virtual, e, heights, wanted), N_FILES);
+        assert_int_equal(run_streams(cut, true, n_virtual, e, heights, got), N_FILES);
+        assert_memory_equal(got, wanted, sizeof(got));
+    }
+    if (fm_jpeg_own_huffman())
+        assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
+    else
+        assert_int_equal(read_bytes(cut), read_bytes(whole));
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
+/* Files that end early can't be read. Those behind them are drawn as ever. */
+static void with_streams_reads_may_fail(void **state) {
+    (void)state;
+    int32_t heights[N_FILES];
+    find_heights(heights);
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    for (int i = 0; i < N_FILES; i += 7) samples[i].offset_bytes = (uint64_t)1 << 40;
+    for (uint32_t e = 0; e < 40; e++) {
+        assert_int_equal(run_streams(whole, false, 1 + e % 5, e, heights, wanted), N_FILES);
+        assert_int_equal(run_streams(cut, true, 1 + e % 5, e, heights, got), N_FILES);
+        assert_memory_equal(got, wanted, sizeof(got));
+    }
+    for (int i = 0; i < N_FILES; i += 7) samples[i].offset_bytes = 0;
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
+/* An index that gives another size is an error. Batches before it are as ever. */
+static void with_streams_sizes_that_lie_are_errors(void **state) {
+    (void)state;
+    int32_t heights[N_FILES];
+    fm_restart_index before[N_FILES];
+    find_heights(heights);
+    memcpy(before, tables, sizeof(tables));
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    for (uint32_t e = 0; e < 40; e++) {
+        if (e % 4 == 3) continue;
+        tables[e % N_FILES].height += 1 + (int32_t)e % 20;
+        const size_t n = run_streams(cut, true, 1 + e % 5, e, heights, got);
+        run_streams(whole, false, 1 + e % 5, e, heights, wanted);
+        assert_int_equal(n, fm_jpeg_own_huffman() ? e % N_FILES / BATCH * BATCH : N_FILES);
+        assert_memory_equal(got, wanted, n * SAMPLE_BYTES);
+        memcpy(tables, before, sizeof(tables));
+    }
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(less_is_read_and_no_pixel_differs),
         cmocka_unit_test(a_cache_gets_whole_images),
         cmocka_unit_test(entries_of_zero_ask_for_the_range),
         cmocka_unit_test(tables_that_lie_change_no_pixel),
+        cmocka_unit_test(with_streams_less_is_read_as_well),
+        cmocka_unit_test(with_streams_reads_may_fail),
+        cmocka_unit_test(with_streams_sizes_that_lie_are_errors),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
