@@ -9,6 +9,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from feedmill.iterators import generator_states, global_generators
 from test_rng_torch import (
     CROP,
     ONCE,
@@ -168,11 +169,9 @@ def test_errors_of_a_transform(mixed):
     check(ImageFolder(mixed, transform), batch_size=3, epochs=2)
 
 
-@pytest.mark.parametrize("moment", ["_set_global_states", "_global_states"])
+@pytest.mark.parametrize("moment", ["_set_if_same", "_global_states"])
 def test_an_interrupt_is_followed_by_the_same_batches(mixed, monkeypatch, moment):
     """After a Ctrl-C the batch is made again, from the generators as they are then."""
-    from feedmill.iterators import global_generators
-
     seed()
     loader = feedmill.DataLoader(ImageFolder(mixed, CROP), batch_size=4, rng="torch",
                                  native="require")
@@ -229,3 +228,24 @@ def test_explain(mixed):
     text = feedmill.DataLoader(ImageFolder(mixed, CROP), rng="torch").explain()
     assert text.startswith("native path")
     assert "drawn from the process's own generators when a batch is requested" in text
+
+
+def test_generators_are_set_only_where_the_batch_drew(mixed, monkeypatch):
+    """Another thread's numbers of a generator that the batch leaves alone can't be undone."""
+    torch.manual_seed(3)
+    generators = global_generators.ProcessGenerators()
+    before = global_generators._global_states()
+    generators.note(0, before)
+    torch.rand(5)
+    behind = generator_states.streams_of(global_generators._global_states())
+    torch.set_rng_state(before[0])
+    random.random()
+    np.random.rand()
+    wanted = random.getstate(), np.random.get_state()[2]
+    for name in ("random", "numpy.random"):
+        monkeypatch.setattr(f"{name}.{'setstate' if name == 'random' else 'set_state'}", None)
+    generators.note_streams(0, behind)
+    assert (random.getstate(), np.random.get_state()[2]) == wanted
+    torch.manual_seed(3)
+    torch.rand(5)
+    assert torch.equal(global_generators._global_states()[0], generators.of_batch(0)[0])

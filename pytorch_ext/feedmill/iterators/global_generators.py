@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +58,14 @@ def seeded_states(seed: int) -> States:
     )
 
 
+class _Global(NamedTuple):
+    """One of the three global generators: its state, and whether two states are the same."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+    is_same: Callable[[Any, Any], bool]
+
+
 class ProcessGenerators(VirtualWorkers):
     """This process's own generators, for rng="torch" with num_workers=0.
 
@@ -76,7 +85,8 @@ class ProcessGenerators(VirtualWorkers):
     def request(self, handle: Any, batch: int) -> None:
         """Lets the batch draw from the generators as they are now, unless it may already."""
         if self._requested != batch:
-            self.note(batch, _global_states())
+            with _generators:
+                self.note(batch, _global_states())
             handle.give_streams(0, streams_of(self.of_batch(batch)))
             self._requested = batch
 
@@ -85,16 +95,26 @@ class ProcessGenerators(VirtualWorkers):
         return True
 
     def note_streams(self, batch: int, streams: bytes) -> None:
-        """Sets the generators to what they are behind the batch. One from which another thread has
-        drawn since the request stays as it is: its numbers must not be drawn again."""
-        before, now = self.of_batch(batch), _global_states()
+        """Sets the generators to what they are behind the batch.
+
+        A generator from which another thread has drawn since the request stays as it is: its
+        numbers must not be drawn again. One from which the batch drew nothing is not set either.
+        What is left is the time between comparing a generator's state and setting it, some
+        microseconds: what another thread draws then is drawn once more, as no generator has a call
+        that does both.
+        """
+        before = self.of_batch(batch)
         super().note_streams(batch, streams)
         behind = self.of_batch(batch)
-        _set_global_states((
-            behind[0] if torch.equal(now[0], before[0]) else now[0],
-            behind[1] if now[1] == before[1] else now[1],
-            behind[2] if _is_same_numpy(now[2], before[2]) else now[2],
-        ))
+        with _generators:
+            for generator, *states in zip(_GLOBAL, before, behind):
+                _set_if_same(generator, *states)
+
+
+def _set_if_same(generator: _Global, before: Any, behind: Any) -> None:
+    """Sets a generator to a state if it still has the one before it, and they differ."""
+    if not generator.is_same(before, behind) and generator.is_same(generator.get(), before):
+        generator.set(behind)
 
 
 def _is_same_numpy(one: Any, other: Any) -> bool:
@@ -108,13 +128,28 @@ def _is_same_numpy(one: Any, other: Any) -> bool:
     )
 
 
+def _numpy_state() -> Any:
+    return np.random.get_state(legacy=False)
+
+
+def _set_numpy_state(state: Any) -> None:
+    # Skipped if the user has set another bit generator, which torch's workers can't seed either.
+    if _numpy_state()["bit_generator"] == state["bit_generator"]:
+        np.random.set_state(state)
+
+
+_GLOBAL = (
+    _Global(torch.get_rng_state, torch.set_rng_state, torch.equal),
+    _Global(random.getstate, random.setstate, operator.eq),
+    _Global(_numpy_state, _set_numpy_state, _is_same_numpy),
+)
+
+
 def _global_states() -> States:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+    of_torch, of_python, of_numpy = (one.get() for one in _GLOBAL)
+    return of_torch, of_python, of_numpy
 
 
 def _set_global_states(states: States) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    # Skipped if the user has set another bit generator, which torch's workers can't seed either.
-    if np.random.get_state(legacy=False)["bit_generator"] == states[2]["bit_generator"]:
-        np.random.set_state(states[2])
+    for generator, state in zip(_GLOBAL, states):
+        generator.set(state)
