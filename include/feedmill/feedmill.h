@@ -1016,12 +1016,21 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_ERASING with a random number for each pixel, or for each channel of grayscale images,
- * draws other numbers than the original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ * RANDOM_ERASING with a random number for each pixel or each channel of grayscale images draws
+ * other numbers than the original code; those of other images' pixels are fm_noise_torch()'s.
+ * FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,
                                                  fm_draw *out, fm_error *error);
+
+/*
+ * Draws as fm_loader_draws_torch(), and sets *streams to the generators from which a RANDOM_ERASING
+ * then draws the random numbers of its boxes' pixels; with none, to those behind all draws.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_before_pixels(const fm_loader *loader, size_t view,
+                                                   fm_streams *streams, int32_t width,
+                                                   int32_t height, fm_error *error);
 
 /*
  * In an epoch with streams: the random parameters of a view of the sample that next() returned with
@@ -1041,6 +1050,14 @@ FM_API FM_CHECK_RESULT int fm_loader_fallback_draws(fm_loader *loader, size_t vi
  * its key (lower word first) and the counter i / 4. The same on every machine.
  */
 FM_API void fm_noise(uint64_t seed, uint64_t first, size_t n, float *out);
+
+/*
+ * torch.empty(n).normal_(), float32, from the generator of torch in *streams, which is advanced:
+ * the numbers that RANDOM_ERASING writes to the pixels of a box in an epoch with streams. For n of
+ * 16 and more they are those of torch on x86-64 CPUs with AVX2; elsewhere torch's own differ in
+ * their last bits.
+ */
+FM_API void fm_noise_torch(fm_streams *streams, size_t n, float *out);
 
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);

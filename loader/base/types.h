@@ -41,6 +41,9 @@ typedef struct fm_draw_key {
     int64_t index;       /* dataset index, not negative, below 2^40 */
     uint32_t first_op;   /* number of the plan's first op: ops of other views come before it */
     struct fm_streams *streams; /* not NULL: the numbers come from these, and nothing else counts */
+    /* With streams, not NULL: where to put those before the random numbers of a RandomErasing's
+     * pixels. It stays as it is if nothing is erased. */
+    struct fm_streams *before_pixels;
 } fm_draw_key;
 
 #endif

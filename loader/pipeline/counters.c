@@ -1,6 +1,7 @@
 /* A loader's counters, sizes and random parameters, for its caller. */
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <string.h>
 
 #include "pipeline/state.h"
 #include "transform/geometry.h"
@@ -133,8 +134,26 @@ int fm_loader_draws(const fm_loader *loader, size_t view, uint64_t seed, uint32_
                             (long long)index, width, height);
     const fm_plan *const plan = loader->views.list[view].plan;
     const uint32_t first_op = loader->views.list[view].first_op;
-    const fm_draw_key key = {seed, epoch, occurrence, index, first_op, NULL};
+    const fm_draw_key key = {seed, epoch, occurrence, index, first_op, NULL, NULL};
     return fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, out, error);
+}
+
+int fm_loader_before_pixels(const fm_loader *loader, size_t view, fm_streams *streams,
+                            int32_t width, int32_t height, fm_error *error) {
+    if (!loader || !streams)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "loader or streams is NULL");
+    if (view >= loader->views.n || width < 1 || height < 1)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "there is no view %zu, or %d x %d pixels are no size", view, width,
+                            height);
+    const fm_plan *const plan = loader->views.list[view].plan;
+    fm_draw draws[FM_MAX_OPS];
+    fm_streams drawn = *streams, before;
+    memset(&before, 0xFF, sizeof(before));
+    const fm_draw_key key = {.streams = &drawn, .before_pixels = &before};
+    const int status = fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, draws, error);
+    *streams = before.torch.next <= FM_MT19937_N ? before : drawn;
+    return status;
 }
 
 int fm_loader_draws_torch(const fm_loader *loader, size_t view, fm_streams *streams, int32_t width,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/normals.h"
 #include "transform/draws.h"
 #include "transform/half.h"
 
@@ -13,6 +14,8 @@
 typedef struct erasing {
     const fm_plan *plan;
     const double *colors; /* the channels' numbers of the next box; NULL: those of fm_noise() */
+    fm_streams *streams;  /* of the pixels' numbers; NULL: fm_noise() */
+    fm_box box;           /* that is written */
     uint8_t *out;
     uint64_t seed, n_made;          /* of fm_noise(); n_made: numbers of it that were used */
     size_t value_bytes, step_bytes; /* of a value; from one pixel of a row to the next */
@@ -58,7 +61,30 @@ static void write_noise(erasing *to, uint8_t *place, int32_t n) {
     }
 }
 
+/* Writes pixels [first, first + n) of a box, by channel, row and column. */
+static void write_pixels(void *user, size_t first, const float *numbers, size_t n) {
+    const erasing *const to = user;
+    const size_t width = (size_t)to->box.width, height = (size_t)to->box.height;
+    for (size_t done = 0; done < n;) {
+        const size_t row = (first + done) / width, column = (first + done) % width;
+        const size_t left = n - done < width - column ? n - done : width - column;
+        uint8_t *place = place_of(to, row / height, (size_t)to->box.top + row % height,
+                                  (size_t)to->box.left + column);
+        for (const size_t end = done + left; done < end; done++, place += to->step_bytes) {
+            uint8_t value[4];
+            value_of(to->plan->dtype, (double)numbers[done], value);
+            memcpy(place, value, to->value_bytes);
+        }
+    }
+}
+
 static void erase_box(erasing *to, fm_box box) {
+    if (to->streams) {
+        to->box = box;
+        const size_t n = (size_t)box.height * (size_t)box.width;
+        fm_torch_normals(to->streams, (size_t)to->plan->channels * n, write_pixels, to);
+        return;
+    }
     const fm_op *const op = &to->plan->ops[to->plan->n_ops - 1];
     for (size_t channel = 0; channel < (size_t)to->plan->channels; channel++) {
         double number = op->values[channel];
@@ -80,11 +106,13 @@ static void erase_box(erasing *to, fm_box box) {
     if (to->colors) to->colors += 3;
 }
 
-void fm_erase(const fm_plan *plan, const fm_draw *draw, void *out) {
+void fm_erase(const fm_plan *plan, const fm_draw *draw, fm_streams *before_pixels, void *out) {
     if (!draw->flip) return;
+    const bool has_pixels = before_pixels && plan->ops[plan->n_ops - 1].values[3] == 2;
     const size_t bytes = plan->dtype == FM_UINT8 ? 1 : plan->dtype == FM_FLOAT32 ? 4 : 2;
     erasing to = {.plan = plan,
                   .out = out,
+                  .streams = has_pixels ? before_pixels : NULL,
                   .value_bytes = bytes,
                   .step_bytes = plan->layout == FM_NHWC ? bytes * (size_t)plan->channels : bytes};
     if (draw->n_values >= 2) to.seed = (uint64_t)draw->values[0] | (uint64_t)draw->values[1] << 32;

@@ -22,6 +22,8 @@ struct fm_pixels {
     fm_resample *late; /* resizes between augmentations; NULL if no op does */
     fm_store store;
     void *out;
+    bool has_streams; /* the sample was drawn from streams */
+    fm_streams before_pixels;
     fm_draw draws[FM_MAX_OPS];
 };
 
@@ -101,8 +103,17 @@ static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error 
     return FM_OK;
 }
 
-static void erase(const fm_pixels *pixels) {
-    fm_erase(pixels->plan, &pixels->draws[pixels->plan->n_ops - 1], pixels->out);
+static void erase(fm_pixels *pixels) {
+    fm_erase(pixels->plan, &pixels->draws[pixels->plan->n_ops - 1],
+             pixels->has_streams ? &pixels->before_pixels : NULL, pixels->out);
+}
+
+/* The key with which to draw a sample's parameters, so that erase() finds its numbers. */
+static fm_draw_key begin_drawing(fm_pixels *pixels, const fm_draw_key *key) {
+    fm_draw_key own = *key;
+    own.before_pixels = &pixels->before_pixels;
+    pixels->has_streams = key->streams != NULL;
+    return own;
 }
 
 /* ---- images in memory ------------------------------------------------------------------------ */
@@ -178,8 +189,9 @@ int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, in
     const fm_plan *const plan = pixels->plan;
     fm_geometry geometry;
     fm_draw *const draws = plan->augments || plan->erases ? pixels->draws : NULL;
-    const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, key, width, height,
-                                          &geometry, draws, error);
+    const fm_draw_key own = begin_drawing(pixels, key);
+    const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &own, width,
+                                          height, &geometry, draws, error);
     if (status) return status;
     if (plan->augments) {
         pixels->front.out_width = geometry.window.width;
@@ -253,7 +265,9 @@ int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px
     const fm_image image = {(uint8_t *)(uintptr_t)px, width, height, channels};
     if (resizes(plan) || !plan->augments) return resample_array(pixels, key, &image, out, error);
     /* Without a resize, crops and flips are applied one by one like the augmentations. */
-    int status = fm_geometry_draw(plan->ops, plan->n_ops, key, width, height, pixels->draws, error);
+    const fm_draw_key own = begin_drawing(pixels, key);
+    int status =
+        fm_geometry_draw(plan->ops, plan->n_ops, &own, width, height, pixels->draws, error);
     if (!status) status = fm_augment_begin_with(pixels->augment, &image, error);
     pixels->out = out;
     return status ? status : finish(pixels, 0, error);

@@ -195,6 +195,7 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
                                  batch->occurrences[nth],
                                  batch->indices[nth],
                                  0,
+                                 NULL,
                                  NULL};
     const fm_draw_key key = fm_virtual_workers_key(worker, batch, nth, 0, own_key);
     if (worker->pixels) return augment_image(worker, row, &key, out, error);

@@ -343,6 +343,7 @@ static inline fm_draw_key fm_view_key(const fm_loader *loader, const fm_task *ta
                          task->occurrence,
                          task->index,
                          loader->views.list[view].first_op,
+                         NULL,
                          NULL};
 }
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/normals.h"
 #include "transform/draws_automatic.h"
 #include "transform/draws_python.h"
 #include "transform/draws_timm.h"
@@ -174,14 +175,22 @@ static void add_box(fm_draw *draw, const fm_box *box) {
     draw->values[draw->n_values++] = box->height * 65536.0 + box->width;
 }
 
-/* timm's, with streams: it draws from Python's generator, and the channels' numbers from torch's.
- */
+/* The random numbers of the pixels are made when they are written. */
+static void skip_pixels(const fm_draw_key *key, const fm_box *boxes, uint32_t n) {
+    if (key->before_pixels) *key->before_pixels = *key->streams;
+    for (uint32_t i = 0; i < n; i++)
+        fm_torch_skip_normals(key->streams, 3 * (size_t)boxes[i].height * (size_t)boxes[i].width);
+}
+
+/* timm's, with streams: it draws from Python's generator, and the numbers that it writes from
+ * torch's. */
 static void draw_erasing_of_timm(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
                                  fm_draw *draw) {
     fm_box boxes[FM_MAX_ERASED];
     const uint32_t n = fm_draws_python_boxes(op, &rng->key.streams->python, width, height, boxes);
     if (op->values[5] > 1 || op->values[3] == 1) draw->n_values = 2;
     for (uint32_t i = 0; i < n; i++) add_box(draw, &boxes[i]);
+    if (op->values[3] == 2 && n > 0) skip_pixels(&rng->key, boxes, n);
     if (op->values[3] != 1 || n == 0) return;
     draw->n_values = FM_DRAWS_COLORS + 3 * (int32_t)n;
     for (int32_t i = FM_DRAWS_COLORS; i < draw->n_values; i++)

@@ -4,7 +4,9 @@
 #include "transform/numbers.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "base/normals.h"
 #include "base/rng.h"
 #include "feedmill/feedmill.h"
 
@@ -79,6 +81,14 @@ double fm_normal(uint32_t word) {
     const double r = sqrt(-fm_draws_log(q < 0 ? p : 1 - p)) - 1.6;
     const double size = polynomial(TAIL_ABOVE, r) / polynomial(TAIL_BELOW, r);
     return q < 0 ? -size : size;
+}
+
+static void keep(void *user, size_t first, const float *values, size_t n) {
+    memcpy((float *)user + first, values, n * sizeof(*values));
+}
+
+void fm_noise_torch(fm_streams *streams, size_t n, float *out) {
+    fm_torch_normals(streams, n, keep, out);
 }
 
 void fm_noise(uint64_t seed, uint64_t first, size_t n, float *out) {

@@ -587,6 +587,8 @@ PyMethodDef methods[] = {
                                           "The generators before the sample to finish."),
     method_entry<loader_draws_torch>("draws_torch", METH_VARARGS,
                                      "Random draws from torch's and Python's generators."),
+    method_entry<loader_before_pixels>("before_pixels", METH_VARARGS,
+                                       "The generators before RandomErasing's pixels."),
     method_entry<loader_stats>("stats", METH_NOARGS, "All counters."),
     method_entry<loader_steps>("steps", METH_VARARGS, "Step records."),
     method_entry<loader_sample_records>("sample_records", METH_VARARGS, "Sample records."),

@@ -100,6 +100,47 @@ PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
     return Py_BuildValue("Oy#", list.get(), &streams, Py_ssize_t(sizeof(streams)));
 }
 
+// noise_torch(streams, n): fm_noise_torch()'s numbers as bytes of float32.
+PyObject *noise_torch(PyObject *, PyObject *args) {
+    const char *bytes;
+    Py_ssize_t n_bytes, n;
+    fm_streams streams;
+    if (!PyArg_ParseTuple(args, "y#n:noise_torch", &bytes, &n_bytes, &n) ||
+        !streams_from(bytes, n_bytes, &streams))
+        return nullptr;
+    if (n < 0 || n > PY_SSIZE_T_MAX / Py_ssize_t(sizeof(float))) {
+        PyErr_SetString(PyExc_ValueError, "n is negative or too large");
+        return nullptr;
+    }
+    std::vector<float> numbers(static_cast<size_t>(n));
+    without_gil([&] {
+        fm_noise_torch(&streams, numbers.size(), numbers.data());
+        return 0;
+    });
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(numbers.data()),
+                                     n * Py_ssize_t(sizeof(float)));
+}
+
+PyObject *loader_before_pixels(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const char *bytes;
+    Py_ssize_t n_bytes;
+    unsigned int view = 0;
+    int width, height;
+    fm_streams streams;
+    if (!check_open(*state) ||
+        !PyArg_ParseTuple(args, "y#ii|I", &bytes, &n_bytes, &width, &height, &view) ||
+        !streams_from(bytes, n_bytes, &streams) ||
+        !check_open(*state)) // an argument's __index__() may have closed it
+        return nullptr;
+    fm_error error;
+    const int status =
+        fm_loader_before_pixels(state->handle, view, &streams, width, height, &error);
+    if (status) return raise_error(state, error);
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams),
+                                     Py_ssize_t(sizeof(streams)));
+}
+
 PyObject *loader_fallback_draws(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);

@@ -9,6 +9,8 @@ namespace feedmill {
 // See _native.pyi.
 PyObject *loader_draws(PyObject *self, PyObject *args);
 PyObject *loader_draws_torch(PyObject *self, PyObject *args);
+PyObject *noise_torch(PyObject *self, PyObject *args);
+PyObject *loader_before_pixels(PyObject *self, PyObject *args);
 PyObject *loader_fallback_draws(PyObject *self, PyObject *args);
 PyObject *loader_stats(PyObject *self, PyObject *args);
 PyObject *loader_steps(PyObject *self, PyObject *args);

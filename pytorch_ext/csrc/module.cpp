@@ -5,6 +5,7 @@
 #include "feedmill/operations.h"
 #include "imread.h"
 #include "loader.h"
+#include "loader_records.h"
 #include "operations.h"
 #include "python.h"
 #include "remote.h"
@@ -230,6 +231,7 @@ PyMethodDef functions[] = {
     method_entry<passed_items>("passed_items", METH_VARARGS,
                                "Items of a container, passed through a function."),
     method_entry<noise>("noise", METH_VARARGS, "Standard normal numbers as bytes of float32."),
+    method_entry<noise_torch>("noise_torch", METH_VARARGS, "The same, as torch draws them."),
     method_entry<formats>("formats", METH_NOARGS, "The formats that are decoded natively."),
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(guarded<exec_module>)},

@@ -205,6 +205,10 @@ def noise(seed: int, first: int, n: int, /) -> bytes:
     """n float32 numbers with the standard normal distribution, from number ``first`` of those that
     RandomErasing writes for a seed."""
 
+def noise_torch(streams: bytes, n: int, /) -> bytes:
+    """torch.empty(n).normal_() as bytes of float32, from the torch generator of an fm_streams.
+    For n of 16 and more torch's own may differ in their last bits; see fm_noise_torch()."""
+
 def formats() -> str:
     """The formats that are decoded natively, such as "JPEG, PNG, WebP"."""
 
@@ -444,6 +448,11 @@ class Loader:
     ) -> tuple[list[tuple[int, int, int, int, int, bool, tuple[float, ...]]], bytes]:
         """The same, drawn as the original transforms draw from the generators of torch, Python and
         NumPy, and the states of these afterwards, as an fm_streams (feedmill/streams.h)."""
+    def before_pixels(
+        self, streams: bytes, width: int, height: int, view: int = 0
+    ) -> bytes:
+        """The generators from which RandomErasing draws the random numbers of its boxes' pixels
+        after the view's other draws from ``streams``, as an fm_streams."""
     def stats(self) -> dict[str, Any]:
         """All fields of fm_stats (feedmill/stats.h), with reader and reader_reason as str, and the
         wait attribution (blame) as wait_<name>."""

@@ -9,6 +9,7 @@ import frameworks
 import numpy as np
 import pytest
 import torch
+from feedmill.iterators import torch_pixels
 
 frameworks.need("timm")
 
@@ -17,7 +18,7 @@ import timm.data.random_erasing  # noqa: E402
 import timm.data.transforms  # noqa: E402
 from PIL import Image  # noqa: E402
 from test_rng_torch import check as check_loader  # noqa: E402
-from test_rng_torch import few_cpus, mixed  # noqa: E402, F401  fixtures
+from test_rng_torch import damaged, few_cpus, mixed  # noqa: E402, F401  fixtures
 from test_timm_augment import automatic  # noqa: E402
 from test_timm_versions import automatic as automatic_of_version  # noqa: E402
 from test_timm_versions import version  # noqa: E402, F401  a fixture
@@ -223,11 +224,71 @@ def test_too_many_operations(mixed):  # noqa: F811
     assert text.startswith("torch's own path") and "of more than 27 operations" in text
 
 
-@pytest.mark.parametrize("more", [
-    [v1.ToTensor(), erasing(0.5, mode="pixel")],
-], ids=["noise"])
-def test_others_take_torchs_path(mixed, more):  # noqa: F811
-    dataset = ImageFolder(mixed, v1.Compose([crop(), *more]))
+@pytest.mark.parametrize("mode", ["pixel", "rand"])
+def test_random_numbers_in_one_channel_take_torchs_path(mixed, mode):  # noqa: F811
+    dataset = ImageFolder(
+        mixed, v1.Compose([v1.Grayscale(), crop(), v1.ToTensor(), erasing(0.1, mode=mode)])
+    )
     text = feedmill.DataLoader(dataset, num_workers=2, rng="torch").explain()
-    assert text.startswith("torch's own path") and "as the original does" in text
+    assert text.startswith("torch's own path") and "images of one channel" in text
     check_loader(dataset, native="auto", num_workers=2, epochs=1)
+
+
+def test_another_normal_takes_torchs_path(mixed, monkeypatch):  # noqa: F811
+    """As with ATEN_CPU_CAPABILITY=default, and on other kinds of CPUs."""
+    dataset = ImageFolder(mixed, v1.Compose([crop(), v1.ToTensor(), erasing(0.5, mode="pixel")]))
+    original = torch_pixels.native.noise_torch
+    monkeypatch.setattr(
+        torch_pixels.native, "noise_torch", lambda streams, n: original(streams, n)[:-1] + b"!"
+    )
+    torch_pixels.is_as_torch.cache_clear()
+    text = feedmill.DataLoader(dataset, num_workers=2).explain()
+    monkeypatch.undo()
+    torch_pixels.is_as_torch.cache_clear()
+    assert text.startswith("torch's own path") and "computes other last bits" in text
+
+
+needs_same_normal = pytest.mark.skipif(
+    not torch_pixels.is_as_torch(), reason="torch's normal_() differs on this CPU"
+)
+
+
+@needs_same_normal
+@pytest.mark.parametrize("num_workers", [0, 1, 3, 8])
+@pytest.mark.parametrize("options", [
+    {}, {"max_count": 4, "probability": 1}, {"min_area": 0.0005, "max_area": 0.02, "max_count": 2},
+], ids=["one", "several", "small"])
+def test_random_pixels(mixed, num_workers, options):  # noqa: F811
+    parts = [crop(), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]
+    steps = [*parts, erasing(options.get("probability", 0.6), mode="pixel",
+                             **{name: one for name, one in options.items() if name[0] == "m"})]
+    check_loader(ImageFolder(mixed, v1.Compose(steps)), num_workers=num_workers, epochs=3)
+
+
+@needs_same_normal
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_random_pixels_and_damaged_files(damaged, num_workers):  # noqa: F811
+    steps = [crop(), v1.ToTensor(), erasing(0.9, mode="pixel", max_count=2)]
+    dataset = ImageFolder(damaged, v1.Compose(steps))
+    check_loader(dataset, num_workers=num_workers, epochs=3)
+
+
+@needs_same_normal
+def test_random_pixels_are_verified(mixed):  # noqa: F811
+    steps = [crop(), v1.ToTensor(), erasing(0.9, mode="pixel")]
+    dataset = ImageFolder(mixed, v1.Compose(steps))
+    check_loader(dataset, num_workers=2, native="verify", epochs=1)
+
+
+@needs_same_normal
+def test_random_pixels_in_another_layout(mixed):  # noqa: F811
+    steps = [crop(), v1.ToTensor(), erasing(0.9, mode="pixel", max_count=3)]
+    dataset = ImageFolder(mixed, v1.Compose(steps))
+
+    def images(kind, **options):
+        torch.manual_seed(7)
+        return torch.cat([batch for batch, _ in kind(dataset, 4, num_workers=2, **options)])
+
+    got = images(feedmill.DataLoader, native="require", dtype=torch.float16,
+                 memory_format=torch.channels_last)
+    assert torch.equal(got, images(torch.utils.data.DataLoader).half())

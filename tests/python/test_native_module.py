@@ -243,8 +243,8 @@ def test_a_loader_has_one_call_at_a_time(jpeg):
     # For methods without arguments, Python's own check comes first.
     methods = [name for name in methods_of(native.Loader) if name != "close"]
     any_thread = {
-        "draws", "draws_torch", "stats", "steps", "sample_records", "slow_samples", "step_ready", "step_request",
-        "step_return", "wake",
+        "before_pixels", "draws", "draws_torch", "stats", "steps", "sample_records", "slow_samples",
+        "step_ready", "step_request", "step_return", "wake",
     }
     loader, (outcome, images, n), (found,) = in_allocator(
         {}, lambda loader: {name: result_of(getattr(loader, name)) for name in methods}, jpeg

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
+from feedmill.iterators import torch_pixels
 from feedmill.iterators.pillow_fallback import run_steps
 from feedmill.planner.transforms import read_transform
 from helpers import pixels
@@ -163,3 +164,11 @@ def test_choices_in_others():
                              for i in range(5)]),
              v2.RandomApply([v2.RandomChoice([v2.ColorJitter(0.1 * i) for i in range(1, 17)])], 0.7)]
     check(v2.Compose([*steps, v2.Resize((24, 24)), v1.ToTensor()]))
+
+
+def test_normal_numbers():
+    """Of torch on x86-64 CPUs with AVX2. On others, RandomErasing's random pixels take torch's
+    path."""
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("torch computes other last bits on this CPU")
+    assert torch_pixels.is_as_torch()

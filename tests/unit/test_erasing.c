@@ -160,7 +160,7 @@ static void check_bytes(const fm_op *op, fm_dtype dtype, fm_layout layout, int64
     const size_t bytes = dtype == FM_FLOAT32 ? 4 : 2;
     const test_guarded out = test_guarded_open(NULL, 3 * HEIGHT * WIDTH * bytes);
     memset(out.bytes, 0x55, 3 * HEIGHT * WIDTH * bytes);
-    fm_erase(&plan, &draw, out.bytes);
+    fm_erase(&plan, &draw, NULL, out.bytes);
     for (size_t channel = 0; channel < 3; channel++)
         for (size_t row = 0; row < HEIGHT; row++)
             for (size_t column = 0; column < WIDTH; column++) {
@@ -205,7 +205,7 @@ static void boxes_hold_the_colors_that_were_drawn(void **state) {
         const test_guarded out = test_guarded_open(NULL, 3 * HEIGHT * WIDTH * sizeof(float));
         float *const values = (float *)(void *)out.bytes;
         memset(values, 0, 3 * HEIGHT * WIDTH * sizeof(float));
-        fm_erase(&plan, &draw, values);
+        fm_erase(&plan, &draw, NULL, values);
         for (int channel = 0; channel < 3; channel++)
             for (int i = 0; i < HEIGHT * WIDTH; i++)
                 assert_true(values[channel * HEIGHT * WIDTH + i] ==

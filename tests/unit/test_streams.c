@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "base/streams.h"
+#include "base/normals.h"
 
 /* init_genrand(): the state behind torch.manual_seed(seed). */
 static fm_mt19937 seeded(uint32_t seed) {
@@ -129,8 +129,43 @@ static void orders_of_one_draw_nothing(void **state) {
     assert_int_equal(generator.next, FM_MT19937_N);
 }
 
+/* Vectors give the bits of the code that defines the numbers, for all uniform numbers of either
+ * kind, in steps. */
+static void vectors_equal_the_scalar_code(void **state) {
+    (void)state;
+    enum { N = 4096 };
+    static float one[N], other[N];
+    for (uint32_t first = 0; first < 1u << 24; first += 1u << 14) {
+        for (uint32_t i = 0; i < N; i++)
+            one[i] = other[i] = (float)((first + 5 * i * (i + 3)) & 0xFFFFFFu) * 0x1p-24f;
+        fm_box_muller(one, N);
+        fm_box_muller_scalar(other, N);
+        assert_memory_equal(one, other, sizeof(one));
+    }
+}
+
+static void count(void *user, size_t first, const float *values, size_t n) {
+    (void)values;
+    if (first + n > *(size_t *)user) *(size_t *)user = first + n;
+}
+
+/* Skipping advances the generators as drawing does. */
+static void normals_are_skipped(void **state) {
+    (void)state;
+    for (size_t n = 0; n < 700; n += n < 40 ? 1 : 13) {
+        fm_streams drawn = {.torch = seeded(3)}, skipped = drawn;
+        size_t n_written = 0;
+        fm_torch_normals(&drawn, n, count, &n_written);
+        fm_torch_skip_normals(&skipped, n);
+        assert_int_equal(n_written, n);
+        assert_memory_equal(&drawn, &skipped, sizeof(drawn));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(vectors_equal_the_scalar_code),
+        cmocka_unit_test(normals_are_skipped),
         cmocka_unit_test(the_words_are_those_of_mt19937),
         cmocka_unit_test(torchs_numbers),
         cmocka_unit_test(torchs_normal_numbers),

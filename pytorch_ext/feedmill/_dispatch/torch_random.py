@@ -12,6 +12,7 @@ from feedmill.iterators.collating import may_draw
 from feedmill.iterators.generator_states import States, streams_of
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import transformed
+from feedmill.iterators.torch_pixels import is_as_torch, with_pixels
 from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner import timm_objects
 from feedmill.planner.drawing import Chance, PilCall
@@ -114,8 +115,11 @@ def _why_not_op(op: Op) -> str:
         generator = np.random.get_state(legacy=False)["bit_generator"]
         if generator != "MT19937":
             return f"{name} with NumPy's bit generator {generator}"
-    if op.kind == KINDS["RandomErasing"] and op.values[3:4] == (2.0,):
-        return "RandomErasing with a random number for each pixel"
+    if op.kind == KINDS["RandomErasing"] and op.values[3:4] == (2.0,) and not is_as_torch():
+        return (
+            "RandomErasing with a random number for each pixel on this CPU, on which torch's "
+            "normal_() computes other last bits,"
+        )
     return ""
 
 
@@ -161,6 +165,8 @@ def _of_trial(loader: Any, source: Source) -> str:
     engines = state.engine_pool
     numbers = np.linspace(0, source.n_samples - 1, _N_TRIED).astype(int).tolist()
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
+        if why := _why_not_channels(handle, source):
+            return why
         for number in numbers if source.n_samples else ():
             try:
                 tried = _try(handle, loader.dataset, source, number)
@@ -177,6 +183,18 @@ def _of_trial(loader: Any, source: Source) -> str:
     if source.n_samples:
         state.tried_source = source, why
     return why
+
+
+def _why_not_channels(handle: Any, source: Source) -> str:
+    """Why the random numbers that RandomErasing writes can't be torch's; "": they can."""
+    shapes = handle.view_shapes or (handle.out_shape,)
+    for view, shape in zip(getattr(source.plan, "views", ()), shapes):
+        is_noise = any(
+            op.kind == KINDS["RandomErasing"] and any(op.values[3:4]) for op in view.ops[-1:]
+        )
+        if is_noise and shape[0] != 3:
+            return "RandomErasing writes random numbers to images of one channel"
+    return ""
 
 
 class _Unreachable(Exception):
@@ -215,8 +233,10 @@ def _difference(
     streams = streams_of(before)
     views: list[Sequence[Any]] = []
     for view in range(max(1, len(item.base_dataset.views))):
-        draws, streams = handle.draws_torch(streams, *image.size, view)
-        views.append(draws)
+        draws, behind = handle.draws_torch(streams, *image.size, view)
+        width, height = image.size
+        views.append(with_pixels(handle, draws, streams, width, height, view))
+        streams = behind
     what = (
         "the transform, as the installed torch and torchvision run it, draws {} than the native "
         "code expects"

@@ -28,6 +28,7 @@ from feedmill.iterators.pillow_fallback import (
     write_sample,
     write_views,
 )
+from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
 from feedmill.planner.samples import Item, Source
@@ -300,7 +301,11 @@ class Receiver:
 
     def _draw_as_worker(self, width: int, height: int, view: int = 0) -> Any:
         self._drew = True
-        return self.handle.fallback_draws(width, height, view)
+        draws = self.handle.fallback_draws(width, height, view)
+        streams = self.handle.fallback_streams()
+        for earlier in range(view):
+            _, streams = self.handle.draws_torch(streams, width, height, earlier)
+        return with_pixels(self.handle, draws, streams, width, height, view)
 
     def _failure_of(self, batch: Batch) -> Any:
         """The exception for the batch's first index that could not be looked up."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from feedmill._ops import native
+from feedmill.iterators.torch_pixels import PixelDraw
 from feedmill.planner.plan import FILTER_NAMES, FILTERS
 from feedmill.planner.timm_augment import GEOMETRIC, OPERATIONS, SIGNED, filters_of, name_of
 from feedmill.planner.timm_hashes import AUGMENT
@@ -184,6 +185,18 @@ class _GivenNoise:
         return tensor.copy_(given.view(tensor.shape))
 
 
+class _TorchNoise(_GivenNoise):
+    """The module torch, whose normal_() draws from a generator with this state."""
+
+    def __init__(self, state: torch.Tensor) -> None:
+        super().__init__(0, ())
+        self._generator = torch.Generator()
+        self._generator.set_state(state)
+
+    def fill(self, tensor: Any) -> Any:
+        return tensor.normal_(generator=self._generator)
+
+
 class _Unfilled:
     """A tensor, as far as timm's code fills it."""
 
@@ -198,6 +211,8 @@ def erased(transform: Any, image: Any, draw: Any) -> Any:
     """Applies a RandomErasing to an image tensor (channels, height, width): timm's own code writes
     each box."""
     noise = _GivenNoise(noise_seed_of(draw), draw[6][_COLORS:])
+    if isinstance(draw, PixelDraw) and transform.per_pixel:
+        noise = _TorchNoise(draw.state)
     once = copy.copy(transform)
     once.min_count = once.max_count = 1
     for number, box in enumerate(boxes_of(draw)):
