@@ -7,6 +7,7 @@
 #include "pipeline/schedule.h"
 #include "pipeline/submit.h"
 #include "pipeline/virtual_workers.h"
+#include "read/remote.h"
 
 /* Of a path in a message: leaves room for the reason. */
 #define SHOWN_PATH_BYTES 768
@@ -139,7 +140,7 @@ static fm_task *first_rejected(const fm_pending *pending) {
 static void describe(const fm_task *task, fm_error *error) {
     const fm_read *const read = &task->read;
     char path[SHOWN_PATH_BYTES];
-    fm_readers_show_path(read->path, path, sizeof(path));
+    fm_remote_name_shown(read->path, path, sizeof(path));
     if (task->range_bytes)
         fm_error_set(error, task->cause, "sample %lld (bytes %llu to %llu of %s): %s",
                      (long long)task->index, (unsigned long long)read->offset_bytes,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "pipeline/schedule.h"
+#include "read/remote.h"
 
 /* ---- a step's wait --------------------------------------------------------------------------- */
 
@@ -268,7 +269,7 @@ static void note_slow(fm_loader *loader, const fm_task *task, const fm_sample_re
     fm_slow_sample *const place = slow_place(loader, record->index);
     if (cost_ns(&place->record) >= cost_ns(record)) return;
     place->record = *record;
-    fm_readers_show_path(task->read.path, place->path, sizeof(place->path));
+    fm_remote_name_shown(task->read.path, place->path, sizeof(place->path));
     records->slow_limit_ns = 0;
     if (records->n_slow < FM_N_SLOW) return;
     records->slow_limit_ns = UINT64_MAX;

@@ -2,8 +2,6 @@
 #include "read/readers.h"
 
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
 #include "base/clock.h"
 #include "read/remote.h"
@@ -98,19 +96,4 @@ void fm_readers_stats_get(fm_readers *readers, fm_reader_stats *out) {
 void fm_readers_close(fm_readers *readers) {
     fm_reader_close(&readers->objects);
     fm_reader_close(&readers->files);
-}
-
-void fm_readers_show_path(const char *path, char *out, size_t out_bytes) {
-    const bool is_url = !strncasecmp(path, "http://", 7) || !strncasecmp(path, "https://", 8);
-    const char *const host = is_url ? strstr(path, "://") + 3 : path;
-    const size_t n_host = strcspn(host, "/?#");
-    const char *const at = is_url ? memrchr(host, '@', n_host) : NULL;
-    const char *const rest = at ? at + 1 : host;
-    const size_t n_scheme = (size_t)(host - path);
-    const size_t n_rest = is_url ? strcspn(rest, "?#") : strlen(rest);
-    const size_t n_shown = n_rest < out_bytes ? n_rest : out_bytes - 1;
-    if (n_scheme + n_rest < out_bytes)
-        snprintf(out, out_bytes, "%.*s%.*s", (int)n_scheme, path, (int)n_rest, rest);
-    else
-        snprintf(out, out_bytes, "%.*s", (int)n_shown, rest + n_rest - n_shown);
 }

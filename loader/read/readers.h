@@ -25,8 +25,4 @@ void fm_readers_return(fm_readers *readers, fm_read *read);
 void fm_readers_stats_get(fm_readers *readers, fm_reader_stats *out);
 void fm_readers_close(fm_readers *readers);
 
-/* A path for messages and reports: of a URL without user and query, which may be secrets. A path
- * that is too long loses its begin. */
-void fm_readers_show_path(const char *path, char *out, size_t out_bytes);
-
 #endif

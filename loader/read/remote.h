@@ -38,8 +38,8 @@ typedef struct fm_remote_request {
 /* Whether a path is a name of this kind, by its scheme; otherwise it is a file's path. */
 bool fm_remote_is_name(const char *path);
 
-/* A name as messages show it: without a user, and a URL's query and fragment. Truncated to
- * out_bytes - 1 characters. */
+/* A path or name as messages and reports show it: a name without a user, which may be a secret, as
+ * may a URL's query and fragment. One that is too long loses its begin. */
 void fm_remote_name_shown(const char *name, char *out, size_t out_bytes);
 
 /*

@@ -39,17 +39,18 @@ bool fm_remote_is_name(const char *path) {
 }
 
 void fm_remote_name_shown(const char *name, char *out, size_t out_bytes) {
-    const char *rest;
+    const char *rest = name;
     const scheme_kind scheme = scheme_of(name, &rest);
-    if (scheme == NO_SCHEME) {
-        snprintf(out, out_bytes, "%s", name);
-        return;
-    }
-    const bool is_url = scheme == HTTP || scheme == HTTPS;
-    const char *const at = memrchr(rest, '@', strcspn(rest, is_url ? "/?#" : "/"));
-    const char *const host = at ? at + 1 : rest;
-    const size_t n_shown = is_url ? strcspn(host, "?#") : strlen(host);
-    snprintf(out, out_bytes, "%.*s%.*s", (int)(rest - name), name, (int)n_shown, host);
+    const bool is_url = scheme == HTTP || scheme == HTTPS, is_name = scheme != NO_SCHEME;
+    const char *const at = is_name ? memrchr(rest, '@', strcspn(rest, is_url ? "/?#" : "/")) : NULL;
+    const char *const host = at ? at + 1 : is_name ? rest : name;
+    const size_t n_scheme = is_name ? (size_t)(rest - name) : 0;
+    const size_t n_host = is_url ? strcspn(host, "?#") : strlen(host);
+    const size_t n_shown = n_host < out_bytes ? n_host : out_bytes - 1;
+    if (n_scheme + n_host < out_bytes)
+        snprintf(out, out_bytes, "%.*s%.*s", (int)n_scheme, name, (int)n_host, host);
+    else
+        snprintf(out, out_bytes, "%.*s", (int)n_shown, host + n_host - n_shown);
 }
 
 /* ---- headers --------------------------------------------------------------------------------- */

@@ -525,30 +525,6 @@ static void messages_keep_secrets(void **state) {
     session_close(&self);
 }
 
-static void shown_paths_keep_secrets(void **state) {
-    (void)state;
-    static const char *const cases[][2] = {
-        {"/data/a?b#c@d.jpg", "/data/a?b#c@d.jpg"},
-        {"s3://bucket/a?b.jpg", "s3://bucket/a?b.jpg"},
-        {"http://host/a.jpg?token=hidden", "http://host/a.jpg"},
-        {"https://user:hidden@host:1/a@b.jpg#c", "https://host:1/a@b.jpg"},
-        {"http://us@er:hidden@host?x@y", "http://host"},
-        {"http://", "http://"},
-        {"", ""},
-    };
-    char shown[64];
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        fm_readers_show_path(cases[i][0], shown, sizeof(shown));
-        assert_string_equal(shown, cases[i][1]);
-    }
-    fm_readers_show_path("http://user:hidden@host/a.jpg", shown, 17);
-    assert_string_equal(shown, "host/a.jpg");
-    fm_readers_show_path("http://user:hidden@host/a.jpg", shown, 5);
-    assert_string_equal(shown, ".jpg");
-    fm_readers_show_path("/data/a.jpg", shown, 6);
-    assert_string_equal(shown, "a.jpg");
-}
-
 /* ---- servers that are not there -------------------------------------------------------------- */
 
 static void absent_servers_are_reported(void **state) {
@@ -889,7 +865,6 @@ int main(void) {
         TEST(redirects_without_a_whole_body_are_followed),
         TEST(redirects_keep_secrets),
         TEST(messages_keep_secrets),
-        TEST(shown_paths_keep_secrets),
         TEST(absent_servers_are_reported),
         TEST(vanished_servers_are_waited_for),
         TEST(random_faults),

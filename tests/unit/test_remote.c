@@ -197,14 +197,21 @@ static void names_in_messages(void **state) {
                  {"/a/file?x@y#z", "/a/file?x@y#z"},
                  {"https://user:pass@host:1/a@b?c=d@e", "https://host:1/a@b"},
                  {"http://host?secret/x", "http://host"},
-                 {"http://host#secret@x", "http://host"}};
+                 {"http://us@er:hidden@host?x@y", "http://host"},
+                 {"http://host#secret@x", "http://host"},
+                 {"http://", "http://"},
+                 {"", ""}};
     char shown[64];
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         fm_remote_name_shown(cases[i].name, shown, sizeof(shown));
         assert_string_equal(shown, cases[i].shown);
     }
-    fm_remote_name_shown("http://u@host/path", shown, 9);
-    assert_string_equal(shown, "http://h");
+    fm_remote_name_shown("http://user:hidden@host/a.jpg", shown, 17);
+    assert_string_equal(shown, "host/a.jpg");
+    fm_remote_name_shown("http://user:hidden@host/a.jpg", shown, 5);
+    assert_string_equal(shown, ".jpg");
+    fm_remote_name_shown("/data/a.jpg", shown, 6);
+    assert_string_equal(shown, "a.jpg");
 }
 
 /* ---- headers --------------------------------------------------------------------------------- */
