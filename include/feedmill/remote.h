@@ -79,11 +79,22 @@ FM_API FM_CHECK_RESULT int fm_fetch_start(fm_fetch **out, fm_remote *remote, con
                                           uint64_t offset_bytes, uint64_t range_bytes,
                                           fm_error *error);
 /*
+ * As fm_fetch_start(), for the first range of an object of which others will be read: takes the
+ * version that the server has now, whatever earlier fetches have seen. Later ranges of another
+ * version fail.
+ */
+FM_API FM_CHECK_RESULT int fm_fetch_start_first(fm_fetch **out, fm_remote *remote, const char *name,
+                                                uint64_t offset_bytes, uint64_t range_bytes,
+                                                fm_error *error);
+/*
  * Waits at most timeout_ns. FM_OK: *bytes is the object, valid until fm_fetch_end(); NULL if it is
  * empty. FM_AGAIN: a timeout. FM_ERR_READ: the message says why it can't be read, without the name.
  */
 FM_API FM_CHECK_RESULT int fm_fetch_wait(fm_fetch *fetch, int64_t timeout_ns, const uint8_t **bytes,
                                          size_t *n_bytes, fm_error *error);
+/* Of a fetch by fm_fetch_start_first() that has ended with FM_OK: the object's strong ETag with its
+ * quotes, or "", valid until fm_fetch_end(); and its size, UINT64_MAX if the server did not say. */
+FM_API void fm_fetch_object(const fm_fetch *fetch, const char **etag, uint64_t *object_bytes);
 /* Ends a fetch, also one that is not complete, and sets *fetch to NULL. Accepts NULL and a pointer
  * to NULL. */
 FM_API void fm_fetch_end(fm_fetch **fetch);

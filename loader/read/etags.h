@@ -1,14 +1,14 @@
 /*
  * The ETags of objects of which ranges are read, such as the shards of a pack, so that a shard that
- * is replaced while it is read does not yield a mixture of both. A small table: an object that is
- * pushed out of it is taken as it is found the next time. One thread uses it.
+ * is replaced while it is read does not yield a mixture of both. A table for some thousand shards:
+ * an object that is pushed out of it is taken as it is found the next time. One thread uses it.
  */
 #ifndef FM_READ_ETAGS_H
 #define FM_READ_ETAGS_H
 
 #include "read/response.h"
 
-#define FM_ETAGS_ENTRIES 64
+#define FM_ETAGS_ENTRIES 2048
 
 typedef struct fm_etags {
     struct {
@@ -21,5 +21,6 @@ typedef struct fm_etags {
 /* The ETag, valid until the next fm_etags_add(); or NULL. */
 const char *fm_etags_find(const fm_etags *etags, const char *name);
 void fm_etags_add(fm_etags *etags, const char *name, const char *etag);
+void fm_etags_forget(fm_etags *etags, const char *name);
 
 #endif

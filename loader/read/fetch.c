@@ -12,6 +12,7 @@
 
 struct fm_fetch {
     fm_read read;
+    fm_read_object object; /* of fm_fetch_start_first() */
     fm_reader *reader;
     char *name;
     uint8_t *bytes; /* a copy: the reader's few buffers must be free for other fetches */
@@ -78,8 +79,8 @@ static fm_fetch *new_fetch(fm_reader *reader, const char *name) {
     return NULL;
 }
 
-int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
-                   uint64_t range_bytes, fm_error *error) {
+static int start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
+                 uint64_t range_bytes, bool is_first, fm_error *error) {
     *out = NULL;
     const int status = fm_remote_check_process(remote, error);
     if (status) return status;
@@ -92,12 +93,28 @@ int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t
     fetch->read = (fm_read){.path = fetch->name,
                             .offset_bytes = offset_bytes,
                             .range_bytes = range_bytes,
+                            .first = is_first ? &fetch->object : NULL,
                             .user = fetch,
                             .why = fetch->why,
                             .why_bytes = sizeof(fetch->why)};
     fm_reader_submit(reader, &fetch->read);
     *out = fetch;
     return FM_OK;
+}
+
+int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
+                   uint64_t range_bytes, fm_error *error) {
+    return start(out, remote, name, offset_bytes, range_bytes, false, error);
+}
+
+int fm_fetch_start_first(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
+                         uint64_t range_bytes, fm_error *error) {
+    return start(out, remote, name, offset_bytes, range_bytes, true, error);
+}
+
+void fm_fetch_object(const fm_fetch *fetch, const char **etag, uint64_t *object_bytes) {
+    *etag = fetch->object.etag;
+    *object_bytes = fetch->object.object_bytes;
 }
 
 static int say_why(const fm_fetch *fetch, fm_error *error) {

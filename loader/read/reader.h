@@ -36,6 +36,15 @@
 /* fm_read.error: an object that could not be read; fm_read.why says why. */
 #define FM_READ_REMOTE (-2)
 
+/* Longest ETag with its terminating 0 and quotes; longer ones are not remembered. */
+#define FM_ETAG_BYTES 136
+
+/* An object on a server, as a response describes it. */
+typedef struct fm_read_object {
+    char etag[FM_ETAG_BYTES]; /* a strong one, with its quotes; "": none */
+    uint64_t object_bytes;    /* UINT64_MAX: not known */
+} fm_read_object;
+
 typedef struct fm_read {
     /* Set by the caller, which must keep them unchanged until on_done(). */
     const char *path;
@@ -45,6 +54,9 @@ typedef struct fm_read {
     void *user;
     char *why; /* memory for the reason of FM_READ_REMOTE, in words; may be NULL */
     size_t why_bytes;
+    /* Of a range of an object that is the first one: gets what the object is, and the version that
+     * earlier ranges had is forgotten. NULL: another range, or a file. */
+    fm_read_object *first;
     /* Set by the reader. */
     uint8_t *bytes; /* the file or range, 64-byte aligned; NULL on error or if it is empty */
     uint64_t n_bytes;

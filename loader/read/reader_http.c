@@ -187,6 +187,7 @@ static void begin_read(fm_http_reader *self, fm_reader_op *op) {
     fm_transfer *const transfer = &self->transfers[op->index];
     transfer->op = op;
     transfer->retry = (fm_retry){0};
+    if (op->is_first) fm_etags_forget(&self->etags, op->path);
     const char *const etag = op->range_bytes ? fm_etags_find(&self->etags, op->path) : NULL;
     snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag ? etag : "");
     *transfer->why = 0;
@@ -198,8 +199,20 @@ static void begin_read(fm_http_reader *self, fm_reader_op *op) {
         begin_attempt(self, transfer);
 }
 
+/* Tells the caller what the object is. */
+static void describe_object(fm_http_reader *self, const fm_transfer *transfer) {
+    pthread_mutex_lock(&self->reader->lock);
+    fm_read *const read = transfer->op->read;
+    if (read) {
+        memcpy(read->first->etag, transfer->etag, sizeof(read->first->etag));
+        read->first->object_bytes = fm_transfer_object_bytes(&transfer->response);
+    }
+    pthread_mutex_unlock(&self->reader->lock);
+}
+
 static void end_read(fm_http_reader *self, fm_transfer *transfer) {
     fm_reader_op *const op = transfer->op;
+    if (op->is_first && !op->error) describe_object(self, transfer);
     op->why = op->error == FM_READ_REMOTE ? transfer->why : NULL;
     op->opened = !op->error;
     fm_transfer_forget_redirect(transfer);

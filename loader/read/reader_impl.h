@@ -51,6 +51,7 @@ typedef struct fm_reader_op {
     uint32_t n_retries; /* after EAGAIN or EINTR */
     int error;
     const char *why; /* goes with FM_READ_REMOTE; the back end's memory */
+    bool is_first;   /* of an object: see fm_read.first */
     bool opened;
     /* io_uring: the file is in the ring's file table; it must be opened without O_NONBLOCK. */
     bool in_slot, open_blocking;

@@ -51,6 +51,7 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     op->range_bytes = read->range_bytes;
     op->cached = NULL;
     op->cancelled = false;
+    op->is_first = read->first != NULL;
     op->why = NULL;
     op->n_retries = 0;
     op->opened = op->in_slot = op->open_blocking = false;

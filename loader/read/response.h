@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Longest ETag with its terminating 0 and quotes; longer ones are not remembered. */
-#define FM_ETAG_BYTES 136
+#include "read/reader.h"
+
 /* How much is kept of the body of an error. */
 #define FM_RESPONSE_ERROR_BYTES 1024
 

@@ -59,8 +59,7 @@ static bool is_complete(const fm_transfer *transfer) {
     return transfer->has_begun && transfer->op->n_bytes == transfer->n_total;
 }
 
-/* How large the response says that the object is, or FM_RESPONSE_UNKNOWN. */
-static uint64_t object_bytes(const fm_response *response) {
+uint64_t fm_transfer_object_bytes(const fm_response *response) {
     return response->status == 206 ? response->total : response->length;
 }
 
@@ -86,7 +85,7 @@ static bool is_of_other_version(const fm_transfer *transfer) {
 static bool check_version(fm_transfer *transfer) {
     const fm_reader_op *const op = transfer->op;
     const char *const now = transfer->response.etag;
-    const uint64_t now_bytes = object_bytes(&transfer->response);
+    const uint64_t now_bytes = fm_transfer_object_bytes(&transfer->response);
     const bool is_same = *now && !strcmp(transfer->etag, now);
     if (op->range_bytes && is_of_other_version(transfer)) {
         fm_transfer_say(transfer, "the object has changed since it was first read");

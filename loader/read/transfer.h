@@ -59,6 +59,8 @@ typedef struct fm_transfer {
 /* Of the requests, whose `user` must be a transfer. */
 extern const fm_http_calls fm_transfer_calls;
 
+/* How large the response says that the object is, or FM_RESPONSE_UNKNOWN. */
+uint64_t fm_transfer_object_bytes(const fm_response *response);
 /* Before an attempt: forgets what the last one left. */
 void fm_transfer_reset(fm_transfer *transfer);
 /* What the attempt requests: all, or what is left of it. */

@@ -115,31 +115,53 @@ class Fetch {
     fm_fetch *handle = nullptr;
 };
 
-// fetch(name, offset=0, n_bytes=0): the object or range as bytes; or, if it can't be read, the
-// reason as a str.
-PyObject *remote_fetch(PyObject *self, PyObject *args) {
+using StartFetch = int(fm_fetch **, fm_remote *, const char *, uint64_t, uint64_t, fm_error *);
+
+// Runs a fetch to its end. Returns the bytes, or, if the object can't be read, the reason as a str.
+PyObject *run_fetch(PyObject *self, PyObject *args, StartFetch *start, Fetch *fetch) {
     PyObject *encoded = nullptr;
     unsigned long long offset = 0, n_bytes = 0;
     if (!PyArg_ParseTuple(args, "O&|KK:fetch", PyUnicode_FSConverter, &encoded, &offset, &n_bytes))
         return nullptr;
     const Ref owner(encoded);
-    const Ref keeps_open = Ref::borrow(self);
     const char *const name = PyBytes_AsString(encoded);
     if (!prepare_remote(self, name)) return nullptr;
-    Fetch fetch;
     fm_error error;
-    if (fm_fetch_start(&fetch.handle, as_remote(self)->handle, name, offset, n_bytes, &error))
+    if (start(&fetch->handle, as_remote(self)->handle, name, offset, n_bytes, &error))
         return raise_error(error);
     const uint8_t *bytes = nullptr;
     size_t n = 0;
     int status = FM_AGAIN;
     while (status == FM_AGAIN) {
         status = without_gil(
-            [&] { return fm_fetch_wait(fetch.handle, kSignalsNs, &bytes, &n, &error); });
+            [&] { return fm_fetch_wait(fetch->handle, kSignalsNs, &bytes, &n, &error); });
         if (PyErr_CheckSignals()) return nullptr;
     }
     if (status) return text_from(error.message).release();
     return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(bytes), Py_ssize_t(n));
+}
+
+// fetch(name, offset=0, n_bytes=0): the object or range as bytes; or the reason as a str.
+PyObject *remote_fetch(PyObject *self, PyObject *args) {
+    Fetch fetch;
+    const Ref keeps_open = Ref::borrow(self);
+    return run_fetch(self, args, fm_fetch_start, &fetch);
+}
+
+// fetch_first(name, offset, n_bytes): (bytes, ETag, size of the object or None); or the reason as a
+// str.
+PyObject *remote_fetch_first(PyObject *self, PyObject *args) {
+    Fetch fetch;
+    const Ref keeps_open = Ref::borrow(self);
+    Ref bytes(run_fetch(self, args, fm_fetch_start_first, &fetch));
+    if (!bytes || !PyBytes_Check(bytes.get())) return bytes.release();
+    const char *etag = nullptr;
+    uint64_t object_bytes = 0;
+    fm_fetch_object(fetch.handle, &etag, &object_bytes);
+    const Ref text = text_from(etag);
+    if (!text) return nullptr;
+    if (object_bytes == UINT64_MAX) return Py_BuildValue("(OOO)", bytes.get(), text.get(), Py_None);
+    return Py_BuildValue("(OOK)", bytes.get(), text.get(), (unsigned long long)object_bytes);
 }
 
 PyObject *remote_pid(PyObject *self, void *) { return PyLong_FromLong(as_remote(self)->pid); }
@@ -148,6 +170,8 @@ PyMethodDef methods[] = {
     method_entry<remote_set_credentials>("set_credentials", METH_VARARGS | METH_KEYWORDS,
                                          "Replaces the credentials."),
     method_entry<remote_fetch>("fetch", METH_VARARGS, "An object as bytes, or why not."),
+    method_entry<remote_fetch_first>("fetch_first", METH_VARARGS,
+                                     "A range, the ETag and the size; or why not."),
     {nullptr, nullptr, 0, nullptr}};
 // What renews the credentials keeps a weak reference.
 PyMemberDef members[] = {

@@ -266,6 +266,11 @@ class Remote:
         self, name: str | bytes | PathLike[Any], offset: int = 0, n_bytes: int = 0, /
     ) -> bytes | str:
         """Reads an object, or a range of it; a str: why it can't be read. Without the GIL."""
+    def fetch_first(
+        self, name: str | bytes | PathLike[Any], offset: int, n_bytes: int, /
+    ) -> tuple[bytes, str, int | None] | str:
+        """As fetch(), for the first range of an object: see fm_fetch_start_first(). The bytes, the
+        ETag or "", and the object's size or None."""
 
 @final
 class Transcoder:

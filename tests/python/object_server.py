@@ -19,12 +19,16 @@ class ObjectServer:
 
     Attributes:
         requests: (path as sent, headers in lower case) of each request.
+        etags: path -> ETag; If-Match is honoured then.
+        cuts: path -> number of responses that end in the middle of their body.
         status: called with the decoded path; another result than 200 is the response's status.
     """
 
     def __init__(self, objects):
         self.objects = dict(objects)
         self.requests = []
+        self.etags = {}
+        self.cuts = {}
         self.status = lambda path: 200
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self.host = f"127.0.0.1:{self._server.server_port}"
@@ -45,6 +49,9 @@ class ObjectServer:
                 data = served.objects.get(path)
                 if status == 200 and data is None:
                     status = 404
+                etag = served.etags.get(path)
+                if status == 200 and etag and headers.get("if-match", etag) != etag:
+                    status = 412
                 if status != 200:
                     data = b"<Error><Code>Refused</Code></Error>"
                 elif "range" in headers:
@@ -56,7 +63,13 @@ class ObjectServer:
                 if status == 206:
                     self.send_header("Content-Range", content_range)
                 self.send_header("Content-Length", str(len(data)))
+                if etag and status in (200, 206):
+                    self.send_header("ETag", etag)
                 self.end_headers()
+                if served.cuts.get(path, 0) > 0:
+                    served.cuts[path] -= 1
+                    data = data[: len(data) // 2]
+                    self.close_connection = True
                 self.wfile.write(data)
 
             def log_message(self, *_):

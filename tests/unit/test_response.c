@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -208,10 +209,22 @@ static void etags_are_remembered(void **state) {
     assert_null(fm_etags_find(&etags, "s3://b/b"));
     fm_etags_add(&etags, "s3://b/a", "\"2\"");
     assert_string_equal(fm_etags_find(&etags, "s3://b/a"), "\"2\"");
+    fm_etags_forget(&etags, "s3://b/b");
+    fm_etags_forget(&etags, "s3://b/a");
+    assert_null(fm_etags_find(&etags, "s3://b/a"));
+    /* As many as a pack has shards are all kept. */
+    char name[16];
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof(name), "s%d", i);
+        fm_etags_add(&etags, name, name);
+    }
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof(name), "s%d", i);
+        assert_string_equal(fm_etags_find(&etags, name), name);
+    }
     /* The table is full at some time; what it finds is right. */
-    for (int i = 0; i < 1000; i++) {
-        const char name[] = {'x', (char)('0' + i % 10), (char)('0' + i / 10 % 10),
-                             (char)('0' + i / 100), 0};
+    for (int i = 0; i < 5000; i++) {
+        snprintf(name, sizeof(name), "x%d", i);
         assert_null(fm_etags_find(&etags, name));
         fm_etags_add(&etags, name, name);
         assert_string_equal(fm_etags_find(&etags, name), name);

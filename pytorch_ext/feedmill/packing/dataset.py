@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from feedmill.packing.index import INDEX_NAME, Index, PackError
+from feedmill.packing.index import HEADER, INDEX_NAME, Index, PackError
+from feedmill.packing.objects import fetch_whole, folder_of, name_in
 from feedmill.packing.shards import ShardDataset
+from feedmill.remote.names import is_name, shown, why_no_name
 
 
 class Pack(ShardDataset):
@@ -21,7 +23,8 @@ class Pack(ShardDataset):
     memory and checked once, when the pack is opened.
 
     Args:
-        path: the pack's folder, or its index file.
+        path: the pack's folder, or its index file; or the name of either in an object store or on a
+            web server, such as "s3://bucket/pack/" (see the page remote.md of the documentation).
         transform: called with the PIL image; None: not used.
         target_transform: called with the label; None: not used. It must be deterministic and draw
             no random number.
@@ -30,11 +33,13 @@ class Pack(ShardDataset):
         PackError: a ValueError; path is not a pack, its shards were not joined yet, or its index is
             damaged.
         OSError: the index can't be read.
+        ValueError: a name of a kind that is not supported, or an invalid setting.
 
     The attributes classes, class_to_idx, samples, targets and imgs are as in ImageFolder, except
     that samples, targets and imgs are sequences that make their items on access, and that names are
     relative to the folder. The label of a sample without one is -1. The dataset is pickled as its
-    path, and is thread-safe.
+    path, or, if that names objects, with its index, which is then read from there only once. It is
+    thread-safe.
     """
 
     def __init__(
@@ -43,20 +48,26 @@ class Pack(ShardDataset):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.root = os.path.abspath(os.fspath(path))
-        super().__init__(*_open(self.root), transform, target_transform)
+        given = os.fspath(path)
+        is_remote = "://" in given and (is_name(given) or bool(why_no_name(given)))
+        self.root = given if is_remote else os.path.abspath(given)
+        self._data = _fetch_index(given) if is_remote else None
+        super().__init__(*self._open(), transform, target_transform)
+
+    def _open(self) -> tuple[Index, list[str]]:
+        return _open(self.root) if self._data is None else _open_fetched(self.root, self._data)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the index; the copy maps the file again."""
+        """Leaves out the index of a folder; the copy maps the file again."""
         return {k: v for k, v in vars(self).items() if k not in ("_index", "_shards")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._set(*_open(self.root))
+        vars(self).update({"_data": None, **state})
+        self._set(*self._open())
 
     def __repr__(self) -> str:
         return (
-            f"Pack {self.root!r}, {len(self)} samples of {len(self.classes)} classes in "
+            f"Pack {shown(self.root)!r}, {len(self)} samples of {len(self.classes)} classes in "
             f"{self._index.n_shards} shards"
         )
 
@@ -72,3 +83,23 @@ def _open(path: str) -> tuple[Index, list[str]]:
         raise PackError(f"{path}: not a pack: there is no {INDEX_NAME}{why}")
     index = Index.open(file)
     return index, [os.path.join(folder, index.shard_name(k)) for k in range(index.n_shards)]
+
+
+def _index_name(name: str) -> str:
+    """The name of the index object of a pack that is given by its folder or its index."""
+    return name if str(shown(name)).endswith(".fmp") else name_in(name, INDEX_NAME)
+
+
+def _fetch_index(name: str) -> bytes:
+    """Reads the index of a pack of objects."""
+    try:
+        return fetch_whole(_index_name(name), HEADER.itemsize)
+    except FileNotFoundError as error:
+        raise PackError(f"{shown(name)}: not a pack: there is no {INDEX_NAME} ({error})") from None
+
+
+def _open_fetched(name: str, data: bytes) -> tuple[Index, list[str]]:
+    """As _open(), for objects."""
+    at = _index_name(name)
+    index, folder = Index(data, str(shown(at))), folder_of(at)
+    return index, [name_in(folder, index.shard_name(k)) for k in range(index.n_shards)]

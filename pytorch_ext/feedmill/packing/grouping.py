@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from feedmill.packing.index import PackError
-from feedmill.packing.tars import Member, members
+from feedmill.packing.objects import ObjectFile
+from feedmill.packing.tars import Member, members, read_at
+from feedmill.remote.names import is_name, shown, why_no_name
 
 # Suffixes of images, as in torchvision's ImageFolder.
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
@@ -33,7 +35,7 @@ class Group:
     members: list[Member] = field(default_factory=list)
 
 
-def groups(file: int, n_bytes: int, path: str) -> Iterator[Group]:
+def groups(file: int | ObjectFile, n_bytes: int, path: str) -> Iterator[Group]:
     """The samples of a tar file, grouped as by the package webdataset: consecutive members with the
     same key form a sample.
 
@@ -76,8 +78,8 @@ def split_name(name: str) -> tuple[str, str]:
     return (match[1], match[2].lower()) if match else ("", "")
 
 
-def _label(file: int, member: Member, path: str) -> int:
-    text = os.pread(file, min(member.bytes, _MAX_LABEL_BYTES), member.offset).strip()
+def _label(file: int | ObjectFile, member: Member, path: str) -> int:
+    text = read_at(file, min(member.bytes, _MAX_LABEL_BYTES), member.offset).strip()
     if not text.isdigit() or member.bytes > _MAX_LABEL_BYTES or int(text) >= _MAX_CLASSES:
         raise PackError(
             f"{path}: {member.name!r} holds {text!r}; a label must be an integer from 0 to "
@@ -90,19 +92,25 @@ def _label(file: int, member: Member, path: str) -> int:
 
 
 def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Expands urls to paths, like the package webdataset: "a-{000..127}.tar", "{train,val}.tar",
-    several of these with "::" between them, or a list of these.
+    """Expands urls to paths or names of objects, like the package webdataset: "a-{000..127}.tar",
+    "{train,val}.tar", several of these with "::" between them, or a list of these.
 
     Raises:
-        ValueError: a url is a pipe or a network address, or has invalid braces.
+        ValueError: a url is a pipe or a network address that feedmill can't read, or has invalid
+            braces.
     """
     if isinstance(urls, str | os.PathLike):
         urls = os.fspath(urls).split("::")
     paths = [path for url in urls for path in _expand_braces(os.fspath(url))]
     for i, path in enumerate(paths):
+        if is_name(path):
+            if why := why_no_name(path):
+                raise ValueError(f"{shown(path)!r} can't be read: {why}")
+            continue
         scheme = re.match(r"([a-z][a-z0-9+]*):", path)
         if scheme and scheme[1] != "file":
-            raise ValueError(f"{path!r}: only local paths are supported, not {scheme[1]}:")
+            raise ValueError(f"{shown(path)!r}: only local paths, s3://, gs://, http:// and "
+                             f"https:// are supported, not {scheme[1]}:")
         if scheme:
             paths[i] = path.removeprefix("file:").removeprefix("//")
     if not paths:

@@ -14,6 +14,8 @@ from torch.utils.data import Dataset
 
 from feedmill.packing.index import TRANSCODED, Index, PackError, Place
 from feedmill.planner.files import load_rgb
+from feedmill.remote.names import is_name, shown
+from feedmill.remote.process import fetch, fetch_first
 from feedmill.system.locks import renew_after_fork
 
 # Most files that stay open. Opening another one closes the least recently used one.
@@ -47,8 +49,8 @@ def _check_size(path: str, n_bytes: int, n_indexed: int) -> None:
 
 
 class Shards:
-    """The shard files of an index. Thread-safe. The child of a fork may use the same descriptors,
-    as reads do not use the file position.
+    """The shards of an index, files or objects. Thread-safe. The child of a fork may use the
+    same descriptors, as reads do not use the file position.
 
     Args:
         paths: of the shards, by their numbers in the index.
@@ -66,21 +68,36 @@ class Shards:
 
     def check(self, shard: int) -> None:
         """Checks, at the first call for a shard, that the file exists and was not replaced. Raises
-        OSError, or PackError if it was replaced."""
-        if shard in self._checked:
+        OSError, or PackError if it was replaced. Objects are not asked for: what reads them will
+        tell."""
+        if is_name(self.paths[shard]) or shard in self._checked:
             return
         _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
         self._checked.add(shard)
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
         """Reads bytes of a shard; fewer if the shard is truncated. Raises OSError, or PackError if
-        the shard was replaced by a larger file."""
+        the shard was replaced by a larger file. A range of an object is complete or an error."""
+        if is_name(self.paths[shard]):
+            return self._fetch(shard, offset, n_bytes)
         file = self._file(shard)
         data = more = os.pread(file.descriptor, n_bytes, offset)
         while more and len(data) < n_bytes:
             more = os.pread(file.descriptor, n_bytes - len(data), offset + len(data))
             data += more
         return data
+
+    def _fetch(self, shard: int, offset: int, n_bytes: int) -> bytes:
+        name = self.paths[shard]
+        if not n_bytes:
+            return b""
+        if shard in self._checked:
+            return fetch(name, offset, n_bytes)
+        head = fetch_first(name, offset, n_bytes)
+        if head.object_bytes is not None:
+            _check_size(str(shown(name)), head.object_bytes, self._sizes[shard])
+        self._checked.add(shard)
+        return head.data
 
     def _file(self, shard: int) -> CachedFile:
         with self._lock:
@@ -230,7 +247,7 @@ class ShardDataset(Dataset[Any]):
         """A sample's name in error messages: its name in the index, and its shard's path."""
         number = number_of(i, len(self))
         shard = self._index.place(number).shard
-        return f"{self._index.name(number)!r} in {self._shards.paths[shard]}"
+        return f"{self._index.name(number)!r} in {shown(self._shards.paths[shard])}"
 
     def _target(self, place: Place) -> Any:
         return place.label if self.target_transform is None else self.target_transform(place.label)
@@ -240,6 +257,10 @@ class ShardDataset(Dataset[Any]):
     def place(self, i: int) -> Place:
         """A sample's record in the index."""
         return self._index.place(number_of(i, len(self)))
+
+    def shard_paths(self) -> list[str]:
+        """The paths of the shards, or the names of those that are objects."""
+        return list(self._shards.paths)
 
     def shard_path(self, shard: int) -> str:
         return self._shards.paths[shard]

@@ -6,13 +6,16 @@ import glob
 import hashlib
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from feedmill.packing.grouping import IMAGE_SUFFIXES, expand, groups
+from feedmill.packing.grouping import IMAGE_SUFFIXES, Group, expand, groups
 from feedmill.packing.index import PackError
+from feedmill.packing.objects import ObjectFile
 from feedmill.packing.tars import BLOCK, Member, padded
+from feedmill.remote.names import is_name, shown
+from feedmill.remote.process import fetch
 
 _SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
 
@@ -27,6 +30,8 @@ class FileRange(NamedTuple):
     def read(self) -> bytes:
         """Reads the bytes. Raises OSError, which names the file, and PackError if the file was
         truncated."""
+        if is_name(self.path):
+            return fetch(self.path, self.offset, self.n_bytes) if self.n_bytes else b""
         with open(self.path, "rb", buffering=0) as file:
             try:
                 data = os.pread(file.fileno(), self.n_bytes, self.offset)
@@ -85,7 +90,7 @@ class Source:
 
     Attributes:
         classes: names of their classes, by label.
-        paths: absolute paths of the image folder, or of the tar files.
+        paths: absolute paths of the image folder, or of the tar files; names of tar objects.
     """
 
     samples: Sequence[SourceSample]
@@ -102,8 +107,8 @@ class Source:
 
 
 def read_source(source: str) -> Source:
-    """Lists the samples of an image folder, of a folder of tar files, or of the tar files that
-    expand() finds.
+    """Lists the samples of an image folder, of a folder of tar files, or of the tar files and
+    objects that expand() finds.
 
     Raises:
         PackError: there are no images, a class has no images, or a tar file is damaged.
@@ -215,19 +220,27 @@ def _key(stem: str) -> str:
 def _read_tars(paths: Sequence[str]) -> Source:
     samples: list[SourceSample] = []
     n_classes = 0
-    for path in map(os.path.abspath, paths):
-        with open(path, "rb", buffering=0) as file:
-            n_bytes = os.fstat(file.fileno()).st_size
-            for group in groups(file.fileno(), n_bytes, path):
-                if group.image is None:
-                    raise PackError(f"{path}: sample {group.key!r} has no image")
-                samples.append(_tar_sample(path, group.members, group.image, group.label))
-                n_classes = max(n_classes, group.label + 1)
+    paths = [path if is_name(path) else os.path.abspath(path) for path in paths]
+    for path in paths:
+        for group in _groups_of(path):
+            if group.image is None:
+                raise PackError(f"{shown(path)}: sample {group.key!r} has no image")
+            samples.append(_tar_sample(path, group.members, group.image, group.label))
+            n_classes = max(n_classes, group.label + 1)
     if not samples:
-        raise PackError(f"there is no image in {paths[0]}{', ...' if len(paths) > 1 else ''}")
-    return Source(
-        samples, [str(label) for label in range(n_classes)], [os.path.abspath(one) for one in paths]
-    )
+        more = ", ..." if len(paths) > 1 else ""
+        raise PackError(f"there is no image in {shown(paths[0])}{more}")
+    return Source(samples, [str(label) for label in range(n_classes)], paths)
+
+
+def _groups_of(path: str) -> Iterator[Group]:
+    """The samples of a tar file or object."""
+    if is_name(path):
+        file = ObjectFile(path)
+        yield from groups(file, file.n_bytes, str(shown(path)))
+        return
+    with open(path, "rb", buffering=0) as opened:
+        yield from groups(opened.fileno(), os.fstat(opened.fileno()).st_size, path)
 
 
 def _tar_sample(path: str, members: list[Member], image: Member, label: int) -> SourceSample:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from contextlib import nullcontext
+from typing import IO, Any, NamedTuple
 
 from feedmill.packing.index import PackError
+from feedmill.packing.objects import ObjectFile
 
 BLOCK = 512
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
@@ -34,7 +36,7 @@ def header_of(name: str, n_bytes: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
+def members(file: int | ObjectFile, n_bytes: int, path: str) -> Iterator[Member]:
     """The regular files of an uncompressed tar file, in order.
 
     tarfile accepts damage that would lose samples: it takes a damaged header after the first
@@ -42,7 +44,7 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
     raise PackError here.
 
     Args:
-        file: descriptor of the open file; its file position changes.
+        file: descriptor of the open file, or an object; its file position changes.
         n_bytes: size of the file.
         path: name of the file in error messages.
 
@@ -52,7 +54,7 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
     """
     if n_bytes == 0:
         return
-    with open(file, "rb", closefd=False) as stream:
+    with _stream_of(file) as stream:
         tar = _open(stream, path)
         while (info := _next(tar, path)) is not None:
             # tarfile would keep all members in memory.
@@ -73,8 +75,19 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
             if tar.offset >= n_bytes:
                 return  # the last member's padding may be missing, which tarfile does not accept
         # tarfile stops at a block of zeros, the end of a tar file, and at a damaged header.
-        if any(os.pread(file, BLOCK, tar.offset)):
+        if any(read_at(file, BLOCK, tar.offset)):
             raise PackError(f"{path}: damaged tar header at byte {tar.offset}")
+
+
+def read_at(file: int | ObjectFile, n_bytes: int, offset: int) -> bytes:
+    """As os.pread()."""
+    if isinstance(file, ObjectFile):
+        return file.read_at(n_bytes, offset)
+    return os.pread(file, n_bytes, offset)
+
+
+def _stream_of(file: int | ObjectFile) -> Any:
+    return nullcontext(file) if isinstance(file, ObjectFile) else open(file, "rb", closefd=False)
 
 
 def _open(stream: IO[bytes], path: str) -> tarfile.TarFile:

@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from feedmill.packing.building import Sample, Shard, build, join, write_file
+from feedmill.packing.building import NO_DIGEST, Sample, Shard, build, join, write_file
 from feedmill.packing.grouping import IMAGE_SUFFIXES, expand, groups
 from feedmill.packing.index import Index, PackError
+from feedmill.packing.objects import ObjectFile, last_part
 from feedmill.packing.shards import ShardDataset
+from feedmill.remote.names import is_name, shown
 
 _KINDS = ", ".join(IMAGE_SUFFIXES)
 _THREADS = 8
@@ -22,53 +24,82 @@ _THREADS = 8
 
 
 def index_tar(path: str) -> Index:
-    """Returns the index of a tar file's images, from the cache if it is there.
+    """Returns the index of a tar file's images, or of those in a tar object, from the cache if it
+    is there.
 
     Indices are cached in the user's cache folder ($XDG_CACHE_HOME/feedmill/tars, else
     ~/.cache/feedmill/tars), with the tar file's size and modification time. If either has changed,
-    the tar file is indexed again. A cache that can't be written is ignored. DALI's .idx files are
-    not used: checking them would take as many reads as indexing.
+    the tar file is indexed again. Of an object the size and the ETag are kept; one without a
+    strong ETag is indexed each time. A cache that can't be written is ignored. DALI's .idx files
+    are not used: checking them would take as many reads as indexing.
 
     Raises:
         PackError: the file is not a tar file or is damaged, or a sample has no image.
         OSError: the file can't be read.
     """
+    if is_name(path):
+        return _index_object(path)
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(file)
-        cached = _cache_path(path)
-        with suppress(OSError, PackError):
-            index = Index.open(cached)
-            shard = index.shards[0] if index.n_shards == 1 else None
-            if shard is not None and (int(shard["bytes"]), int(shard["changed_ns"])) == (
-                status.st_size, max(0, status.st_mtime_ns)
-            ):
-                return index
-        data = _make_index(file, status, path)
+        shard = Shard(os.path.basename(path), status.st_size, max(0, status.st_mtime_ns))
+        cached = _cache_path(os.fsencode(os.path.realpath(path)))
+        index = _from_cache(cached, shard, NO_DIGEST)
+        if index is not None:
+            return index
+        data = _make_index(file, shard, path, NO_DIGEST)
     finally:
         os.close(file)
-    with suppress(OSError):
-        os.makedirs(os.path.dirname(cached), exist_ok=True)
-        write_file(cached, data)
+    _keep(cached, data)
     return Index(data, path)
 
 
-def _make_index(file: int, status: os.stat_result, path: str) -> bytes:
+def _index_object(name: str) -> Index:
+    file, text = ObjectFile(name), str(shown(name))
+    shard = Shard(last_part(name), file.n_bytes)
+    digest = hashlib.sha256(file.etag.encode()).digest()[: len(NO_DIGEST)]
+    cached = _cache_path(os.fsencode(name))
+    index = _from_cache(cached, shard, digest) if file.etag else None
+    if index is not None:
+        return index
+    data = _make_index(file, shard, text, digest)
+    if file.etag:
+        _keep(cached, data)
+    return Index(data, text)
+
+
+def _from_cache(cached: str, shard: Shard, digest: bytes) -> Index | None:
+    """The index in the cache if it is of this shard."""
+    with suppress(OSError, PackError):
+        index = Index.open(cached)
+        if index.n_shards == 1 and index.digest == digest:
+            one = index.shards[0]
+            if (int(one["bytes"]), int(one["changed_ns"])) == (shard.bytes, shard.changed_ns):
+                return index
+    return None
+
+
+def _keep(cached: str, data: bytes) -> None:
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        write_file(cached, data)
+
+
+def _make_index(file: int | ObjectFile, shard: Shard, path: str, digest: bytes) -> bytes:
     samples, n_classes = [], 0
-    for group in groups(file, status.st_size, path):
+    for group in groups(file, shard.bytes, path):
         if group.image is None:
             raise PackError(f"{path}: sample {group.key!r} has no image ({_KINDS})")
         image = group.image
         samples.append(Sample(image.name, image.offset, image.bytes, group.label))
         n_classes = max(n_classes, group.label + 1)
-    shard = Shard(os.path.basename(path), status.st_size, max(0, status.st_mtime_ns))
-    return build(shard, samples, [str(label) for label in range(n_classes)])
+    return build(shard, samples, [str(label) for label in range(n_classes)], digest=digest)
 
 
-def _cache_path(path: str) -> str:
+def _cache_path(name: bytes) -> str:
     root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
-    return os.path.join(root, "feedmill", "tars", f"{name}.fmp")
+    key = hashlib.sha256(name).hexdigest()[:32]
+    return os.path.join(root, "feedmill", "tars", f"{key}.fmp")
 
 
 # ---- the dataset ---------------------------------------------------------------------------------
@@ -85,7 +116,9 @@ class WebDataset(ShardDataset):
     url, of the tar file. An image is a PIL image in RGB, or the result of ``transform``.
 
     Args:
-        urls: paths of tar files: a pattern with braces, several with "::" between them, or a list.
+        urls: paths of tar files, or names of tar objects such as "s3://bucket/train-{000..146}.tar"
+            (see the page remote.md of the documentation): a pattern with braces, several with "::"
+            between them, or a list.
         transform: called with the PIL image; None: not used.
         target_transform: called with the label; None: not used. It must be deterministic and draw
             no random number.
@@ -96,7 +129,7 @@ class WebDataset(ShardDataset):
     Raises:
         PackError: a ValueError; a file is not a tar file, is compressed, damaged or truncated, or a
             sample has no image, more than one, or a cls that is not a label.
-        ValueError: urls name no file, or not a local one.
+        ValueError: urls name no file, or one that feedmill can't read.
         OSError: a file can't be read.
 
     The attributes classes (the numbers as text), class_to_idx, samples, targets and imgs are as in
@@ -110,12 +143,12 @@ class WebDataset(ShardDataset):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.paths = [os.path.abspath(path) for path in expand(urls)]
+        self.paths = [path if is_name(path) else os.path.abspath(path) for path in expand(urls)]
         with ThreadPoolExecutor(_THREADS) as pool:
             indices = list(pool.map(index_tar, self.paths))
         self._data = join(indices)
         super().__init__(
-            Index(self._data, f"the index of {self.paths[0]}, ..."), self.paths, transform,
+            Index(self._data, f"the index of {shown(self.paths[0])}, ..."), self.paths, transform,
             target_transform,
         )
 
@@ -124,7 +157,7 @@ class WebDataset(ShardDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._set(Index(self._data, f"the index of {self.paths[0]}, ..."), self.paths)
+        self._set(Index(self._data, f"the index of {shown(self.paths[0])}, ..."), self.paths)
 
     def __repr__(self) -> str:
         return f"WebDataset of {len(self)} samples in {len(self.paths)} tar files"

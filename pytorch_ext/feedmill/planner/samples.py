@@ -544,7 +544,7 @@ def _names_remote(base_dataset: BaseDataset) -> bool | None:
         return False
     dataset = base_dataset.dataset
     if type(dataset).__module__.startswith("feedmill.packing"):
-        return False
+        return has_names(dataset.shard_paths())
     paths = getattr(dataset, "__dict__", {}).get("paths")
     if type(dataset).__module__ == "feedmill.data.images" and type(paths) is list:
         return has_names(paths)

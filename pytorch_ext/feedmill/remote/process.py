@@ -22,6 +22,20 @@ _PREFIXES = ("AWS_", "GS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "SS
              "FEEDMILL_REMOTE_", "HOME")
 
 
+class Head(NamedTuple):
+    """What fetch_first() returns.
+
+    Attributes:
+        data: the range.
+        etag: the object's strong ETag, with its quotes; "": none.
+        object_bytes: size of the object; None: not known.
+    """
+
+    data: bytes
+    etag: str
+    object_bytes: int | None
+
+
 class _Opened(NamedTuple):
     """A Remote, and what it was opened with."""
 
@@ -165,12 +179,26 @@ def fetch(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
         FileNotFoundError, PermissionError, OSError: the object can't be read.
         ValueError: the name or a setting is invalid.
     """
-    if why := why_no_name(name):
-        raise ValueError(f"{shown(name)!r} can't be read: {why}")
-    if not is_name(name):
-        raise ValueError(f"{name!r} is no name of a remote object")
+    _check(name)
     data = _of_fetch().fetch(name, offset, n_bytes)
     if type(data) is str:
         raise read_error(name, data)
     assert type(data) is bytes
     return data
+
+
+def fetch_first(name: str, offset: int, n_bytes: int) -> Head:
+    """As fetch(), for the first range of an object of which others will be read: takes the version
+    that the server has now. Later ranges that fetch() finds in another version are errors."""
+    _check(name)
+    found = _of_fetch().fetch_first(name, offset, n_bytes)
+    if type(found) is str:
+        raise read_error(name, found)
+    return Head(*found)
+
+
+def _check(name: str) -> None:
+    if why := why_no_name(name):
+        raise ValueError(f"{shown(name)!r} can't be read: {why}")
+    if not is_name(name):
+        raise ValueError(f"{name!r} is no name of a remote object")
