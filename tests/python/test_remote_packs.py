@@ -1,6 +1,7 @@
 """Packs and WebDataset tar files whose names are URLs or s3:// names."""
 
 import io
+import json
 import pickle
 import tarfile
 
@@ -108,6 +109,7 @@ def test_the_native_path_reads_ranges(served, packed):
     server.requests.clear()
     assert equal(batches_of(loader), want[0])
     assert loader.stats().decode.fallback_samples == 0
+    assert "24 requests (0 after a failure" in str(loader.report())
     assert not kinds(server, ".fmp")  # the index was read when the pack was opened
     assert len(server.requests) == 24 and all("range" in one for _, one in server.requests)
     # Once a shard was read, only that version of it is.
@@ -228,8 +230,9 @@ def test_a_shard_that_changes_within_an_epoch(served):
     for options in ({"native": "require", "num_workers": 1, "prefetch_factor": 1},
                     {"native": "off"}):
         server.etags[path] = '"1"'
-        loader = feedmill.DataLoader(feedmill.Pack(url, FIXED), batch_size=1, **options)
-        batches = iter(loader)
+        # More samples than are read ahead.
+        many = Subset(feedmill.Pack(url, FIXED), 1000 * [0])
+        batches = iter(feedmill.DataLoader(many, batch_size=1, **options))
         next(batches)
         server.etags[path] = '"2"'
         with pytest.raises((OSError, PackError), match="has changed since it was first read"):
@@ -347,3 +350,81 @@ def test_bad_tar_objects(tar_objects):
         with pytest.raises(PackError, match=message) as caught:
             feedmill.WebDataset(f"{server.url}/t/0.tar?secret")
         assert "secret" not in str(caught.value) and "/t/0.tar" in str(caught.value)
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def run(capsys, *words):
+    status = cli.main([*map(str, words)])
+    return status, capsys.readouterr().out
+
+
+def test_bench(served, tar_objects, tmp_path, capsys):
+    server, url = served
+    status, out = run(capsys, "bench", url, "--epochs", "2", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["images"] == 48 and found["bad_files"] == 0
+    assert found["http_requests"] == 48 and 0 < found["http_bytes"] <= found["encoded_bytes"]
+    status, out = run(capsys, "bench", f"{url}?token=secret", "--epochs", "1")
+    assert "secret" not in out and "24 requests" in out and "MB of images" in out
+    status, out = run(capsys, "bench", tar_objects[1], "--epochs", "1", "--json")
+    assert json.loads(out)["images"] == 18
+    server.objects["/a.jpg"] = feedmill.Pack(url).encoded(0)
+    (tmp_path / "list.txt").write_text(f"{server.url}/a.jpg\n{server.url}/none.jpg\n")
+    status, out = run(capsys, "bench", tmp_path / "list.txt", "--epochs", "1", "--json")
+    found = json.loads(out)
+    assert found["images"] == 2 and list(found["bad"]) == [f"{server.url}/none.jpg"]
+
+
+def test_check(served, tmp_path, capsys, packed):
+    server, url = served
+    status, out = run(capsys, "check", url)
+    assert status == 0 and "24 images: 24 decoded natively" in out
+    assert run(capsys, "check", packed) == (status, out)
+    path = shards_of(server)[0]
+    place = feedmill.Pack(url).place(0)
+    data = bytearray(server.objects[path])
+    data[place.offset : place.offset + 3] = b"xxx"
+    server.objects[path] = bytes(data)
+    status, out = run(capsys, "check", url, "--json")
+    (name,) = json.loads(out)["damaged"]
+    assert status == 1 and name.startswith("'c0/0.jpg' in http://")
+    server.objects["/a.jpg"] = feedmill.Pack(url).encoded(1)
+    (tmp_path / "list.txt").write_text(f"{server.url}/a.jpg\n{server.url}/none.jpg\n")
+    status, out = run(capsys, "check", tmp_path / "list.txt")
+    assert status == 1 and "2 images: 1 decoded natively" in out and "none.jpg: HTTP 404" in out
+    with pytest.raises(SystemExit):
+        cli.main(["check", f"{server.url}/nothing/"])
+    assert "not a pack" in capsys.readouterr().err
+
+
+def test_doctor(served, capsys, monkeypatch):
+    server, url = served
+    status, out = run(capsys, "doctor", f"{url}?token=secret")
+    assert "secret" not in out and f"{url}index.fmp" in out and 'ETag "1"' in out
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    status, out = run(capsys, "doctor", "s3://packs/p/index.fmp", "--json")
+    found = json.loads(out)["object"]
+    assert found["credentials"] == "AWS_ACCESS_KEY_ID in the environment" and not found["error"]
+    assert found["bytes"] == len(server.objects[INDEX]) and found["endpoint"] == server.url
+    assert "AKIAKEY" not in out and "hidden" not in out
+    status, out = run(capsys, "doctor", "s3://packs/p/none.jpg")
+    assert status == 1 and "HTTP 404" in out
+    assert run(capsys, "doctor", "az://c/x")[0] == 1
+
+
+def test_pack(tar_objects, served, tmp_path, capsys):
+    _, urls, paths = tar_objects
+    assert run(capsys, "pack", urls, tmp_path / "a")[0] == 0
+    assert run(capsys, "pack", served[1], tmp_path / "b")[0] == 0
+    mine, local = feedmill.Pack(tmp_path / "a", FIXED), feedmill.WebDataset(paths, FIXED)
+    assert mine.targets == local.targets
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(mine, local))
+    mine, first = feedmill.Pack(tmp_path / "b", FIXED), feedmill.Pack(served[1], FIXED)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(mine, first))
+    with pytest.raises(SystemExit):
+        cli.main(["pack", urls, "s3://bucket/pack"])
+    assert "OUT must be a folder" in capsys.readouterr().err

@@ -21,15 +21,15 @@ import numpy as np
 
 from feedmill._ops import __version__, native
 from feedmill.cli.arguments import positive_int
+from feedmill.cli.named import HELP, Images, images_of, is_named, is_pack, read_named
 from feedmill.cli.progress import progress
 from feedmill.cli.survey import SUFFIXES
 from feedmill.cli.value_table import imagenet_value_table
 from feedmill.packing.dataset import Pack
-from feedmill.packing.index import INDEX_NAME
 from feedmill.planner.files import load_rgb
 from feedmill.planner.formats import TORCH_DTYPES
 from feedmill.planner.plan import crop_and_flip
-from feedmill.planner.ranges import Range, range_of
+from feedmill.remote.names import shown
 from feedmill.system import peer_processes
 
 _MAX_NAMED_BAD_FILES = 20
@@ -47,10 +47,11 @@ def add_bench(commands: Any) -> None:
             "Reads, decodes, randomly crops, flips and batches all images below DIR (one folder "
             "per class, as for torchvision's ImageFolder, or plain files) or of a pack, in random "
             "order, and prints the rate and the time of each stage. Nothing is trained, so this is "
-            "the highest rate that feedmill can deliver here."
+            "the highest rate that feedmill can deliver here. DIR may also be "
+            f"{HELP}."
         ),
     )
-    bench.add_argument("dir", metavar="DIR", type=Path, help="folder of images, or a pack")
+    bench.add_argument("dir", metavar="DIR", help="folder of images, a pack, or names of objects")
     bench.add_argument("--batch-size", type=positive_int, default=64, metavar="N",
                        help="images per batch (default %(default)s)")
     bench.add_argument("--threads", type=positive_int, default=native.usable_cpus(), metavar="N",
@@ -82,16 +83,16 @@ def find_images(folder: Path) -> list[str]:
     return [path for path in paths if path.lower().endswith(SUFFIXES)]
 
 
-def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
-    """For each sample of a pack: the path of its shard, and its byte range there."""
-    pack = Pack(folder)
-    items = []
-    for number in range(len(pack)):
-        item, _ = pack.feedmill_item(number)
-        if isinstance(item, Exception):
-            raise item
-        items.append(item)
-    return [path for path, *_ in items], [range_of(item) for item in items]
+def find_all(given: str) -> Images:
+    """The images that the argument names. Raises OSError, ValueError."""
+    if is_named(given):
+        return read_named(given)
+    if not os.path.isdir(given):
+        raise ValueError(f"{given} is not a folder")
+    if is_pack(given):
+        return images_of(Pack(given))
+    paths = find_images(Path(given))
+    return Images(paths, None, paths)
 
 
 # ---- the run -------------------------------------------------------------------------------------
@@ -103,8 +104,7 @@ class _Run:
 
     Attributes:
         loader: the native loader.
-        paths: the file of each image.
-        parts: the byte range of each image in its file, as submit() takes it; None for whole files.
+        images: what is read.
         seed: seed of order, crops and flips.
         size: height and width of the delivered images.
         table: what imagenet_value_table() returns.
@@ -112,8 +112,7 @@ class _Run:
     """
 
     loader: Any
-    paths: list[str]
-    parts: list[Any] | None
+    images: Images
     seed: int
     size: int
     table: np.ndarray | None
@@ -127,7 +126,7 @@ class _Run:
             batch_size: images per batch.
             ahead: number of batches in flight.
         """
-        order = list(range(len(self.paths)))
+        order = list(range(len(self.images.paths)))
         random.Random(self.seed + number).shuffle(order)
         self.loader.start(self.seed & (2**64 - 1), number)
         waiting = 0
@@ -135,8 +134,8 @@ class _Run:
         while True:
             while waiting < ahead and (first := next(batches, None)) is not None:
                 indices = order[first : first + batch_size]
-                paths = [self.paths[index] for index in indices]
-                parts = self.parts and [self.parts[index] for index in indices]
+                paths = [self.images.paths[index] for index in indices]
+                parts = self.images.parts and [self.images.parts[index] for index in indices]
                 self.loader.submit(indices, paths, parts)
                 waiting += 1
             if not waiting:
@@ -161,7 +160,7 @@ class _Run:
         kind = np.uint8 if self.table is None else self.table.dtype
         target = np.frombuffer(out, kind).reshape(3, self.size, self.size)
         try:
-            target[...] = self._decode(self._source(index), epoch, index, occurrence)
+            target[...] = self._decode(self.images.source(index), epoch, index, occurrence)
         except ImportError:
             target[...] = 0
             self.bad.setdefault(path, f"{why} (Pillow is not installed)")
@@ -169,11 +168,6 @@ class _Run:
             target[...] = 0
             self.bad.setdefault(path, f"{type(error).__name__}: {error}")
         self.loader.fallback_done(True)
-
-    def _source(self, index: int) -> Any:
-        if self.parts is None or self.parts[index] is None:
-            return self.paths[index]
-        return self.parts[index].read(self.paths[index])
 
     def _decode(self, source: Any, epoch: int, index: int, occurrence: int) -> np.ndarray:
         from PIL import Image
@@ -194,18 +188,14 @@ class _Run:
 
 
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    if not arguments.dir.is_dir():
-        parser.error(f"{arguments.dir} is not a folder")
-    parts = None
-    if (arguments.dir / INDEX_NAME).exists():
-        try:
-            paths, parts = read_pack(arguments.dir)
-        except (OSError, ValueError) as error:
-            parser.error(str(error))
-    else:
-        paths = find_images(arguments.dir)
-    if not paths:
-        parser.error(f"{arguments.dir} contains no images ({', '.join(SUFFIXES)})")
+    try:
+        images = find_all(arguments.dir)
+        remote = images.remote()
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    n_images = len(images.paths)
+    if not n_images:
+        parser.error(f"{shown(arguments.dir)} contains no images ({', '.join(SUFFIXES)})")
     table = imagenet_value_table(arguments.dtype)
     ahead = max(4, 2 * arguments.threads, -(-64 // arguments.batch_size))
     try:
@@ -213,24 +203,25 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
             ops=crop_and_flip(arguments.size),
             dtype=arguments.dtype,
             value_table=None if table is None else table.tobytes(),
-            n_samples=len(paths),
+            n_samples=n_images,
             batch_size=arguments.batch_size,
             n_threads=arguments.threads,
             prefetch_batches=ahead,
             reader=arguments.reader,
+            remote=remote,
         )
     except (ValueError, MemoryError, native.Error) as error:
         parser.error(str(error))
     peer_processes.begin(id(loader), arguments.threads)
-    run = _Run(loader, paths, parts, arguments.seed, arguments.size, table)
+    run = _Run(loader, images, arguments.seed, arguments.size, table)
     epochs = []
-    with progress(arguments.epochs * len(paths)) as update:
+    with progress(arguments.epochs * n_images) as update:
         for number in range(arguments.epochs):
-            wall, cpu, n_images = time.monotonic(), _cpu_seconds(), 0
+            wall, cpu, n_done = time.monotonic(), _cpu_seconds(), 0
             for n in run.epoch(number, arguments.batch_size, ahead):
-                n_images += n
+                n_done += n
                 update(n)
-            epochs.append(_rates(n_images, time.monotonic() - wall, _cpu_seconds() - cpu))
+            epochs.append(_rates(n_done, time.monotonic() - wall, _cpu_seconds() - cpu))
     result = _summary(arguments, run, epochs)
     loader.close()
     peer_processes.end(id(loader))
@@ -268,8 +259,8 @@ def _summary(
     }
     return {
         "feedmill": __version__,
-        "dir": str(arguments.dir),
-        "files": len(run.paths),
+        "dir": str(shown(arguments.dir)),
+        "files": len(run.images.paths),
         "batch_size": arguments.batch_size,
         "threads": counters["n_threads"],
         "cpu": counters["cpu"],
@@ -282,11 +273,21 @@ def _summary(
         "stage_s": seconds,
         "read_files": counters["read_files"],
         "read_bytes": counters["read_bytes"],
+        "http_requests": counters["http_requests"],
+        "http_bytes": counters["http_bytes"],
+        "encoded_bytes": _encoded_bytes(run.images, len(epochs)),
         "native_samples": counters["native_samples"],
         "fallback_samples": counters["fallback_samples"],
         "bad_files": len(run.bad),
         "bad": run.bad,
     }
+
+
+def _encoded_bytes(images: Images, n_epochs: int) -> int | None:
+    """Bytes of all the images that were decoded; None: not known, as they are whole files."""
+    if images.parts is None:
+        return None
+    return n_epochs * sum(part.n_bytes for part in images.parts if part is not None)
 
 
 def _as_text(result: dict[str, Any]) -> str:
@@ -308,6 +309,11 @@ def _as_text(result: dict[str, Any]) -> str:
         f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms per file",
         f"  Pillow     {result['fallback_samples']:,} samples, {stage['fallback']:.2f} s",
     ]
+    if result["http_requests"]:
+        of = result["encoded_bytes"]
+        share = f" of {of / 1e6:,.1f} MB of images ({100 * result['http_bytes'] / max(1, of):.1f}%)"
+        lines.insert(-1, f"  network    {result['http_requests']:,} requests, "
+                         f"{result['http_bytes'] / 1e6:,.1f} MB fetched{share if of else ''}")
     if result["bad"]:
         lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "
                      "as zeros:")

@@ -18,9 +18,13 @@ from typing import Any
 
 from feedmill._ops import native
 from feedmill.cli.arguments import check_readable, positive_int
+from feedmill.cli.named import HELP, Images, images_of, is_named, is_pack, read_named
 from feedmill.cli.progress import progress
 from feedmill.cli.survey import SUFFIXES, survey
+from feedmill.packing.dataset import Pack
 from feedmill.planner.plan import RESIZE, Op
+from feedmill.remote.names import shown
+from feedmill.remote.sources import open_source
 from feedmill.system import peer_processes
 
 # Height and width to which images are resized. The pixels are not used.
@@ -59,10 +63,11 @@ def add_check(commands: Any) -> None:
             "Reads and decodes all images below DIR (files that end in "
             f"{', '.join(SUFFIXES)}) and lists those that are damaged, with the reason. Images "
             "listed as doubtful are damaged as well, but Pillow still decodes them. The exit "
-            "status is 1 if there are damaged files that are not just doubtful."
+            "status is 1 if there are damaged files that are not just doubtful. DIR may also be a "
+            f"pack, or {HELP}."
         ),
     )
-    check.add_argument("dir", metavar="DIR", type=Path, help="folder of images")
+    check.add_argument("dir", metavar="DIR", help="folder of images, a pack, or names of objects")
     check.add_argument("--threads", type=positive_int, default=native.usable_cpus(), metavar="N",
                        help="decode threads (default: the usable CPUs, %(default)s)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
@@ -70,19 +75,32 @@ def add_check(commands: Any) -> None:
 
 
 def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    check_readable(arguments.dir, parser)
-    found = survey(arguments.dir, math.inf)
-    paths = sorted(path for path, _ in found.images())
-    if not paths and not found.unreadable:
-        parser.error(f"{arguments.dir} contains no images ({', '.join(SUFFIXES)})")
-    with progress(len(paths)) as update:
-        findings = check_files(paths, arguments.threads, update)
-    findings.damaged.update(found.unreadable)
+    images, unreadable = _find(arguments.dir, parser)
+    if not images.paths and not unreadable:
+        parser.error(f"{shown(arguments.dir)} contains no images ({', '.join(SUFFIXES)})")
+    with progress(len(images.paths)) as update:
+        findings = check_images(images, arguments.threads, update)
+    findings.damaged.update(unreadable)
     if arguments.json:
-        print(json.dumps({"dir": str(arguments.dir), **asdict(findings)}, indent=2))
+        print(json.dumps({"dir": shown(arguments.dir), **asdict(findings)}, indent=2))
     else:
         print("\n".join(_lines(findings)))
     return 1 if findings.damaged else 0
+
+
+def _find(given: str, parser: argparse.ArgumentParser) -> tuple[Images, dict[str, str]]:
+    """The images to check, and path -> reason of what can't be read."""
+    try:
+        if is_named(given) or is_pack(given):
+            images = read_named(given) if is_named(given) else images_of(Pack(given))
+            images.remote()
+            return images, {}
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    check_readable(Path(given), parser)
+    found = survey(Path(given), math.inf)
+    paths = sorted(path for path, _ in found.images())
+    return Images(paths, None, paths), found.unreadable
 
 
 def _lines(found: Findings) -> list[str]:
@@ -103,30 +121,39 @@ def _lines(found: Findings) -> list[str]:
 def check_files(
     paths: Sequence[str], threads: int, update: Callable[[int], Any] = lambda n: None
 ) -> Findings:
-    """Decodes each file once.
+    """Decodes each file once; see check_images()."""
+    return check_images(Images(list(paths), None, list(paths)), threads, update)
+
+
+def check_images(
+    images: Images, threads: int, update: Callable[[int], Any] = lambda n: None
+) -> Findings:
+    """Decodes each image once.
 
     Args:
-        paths: the image files.
+        images: to be checked; the findings have their names.
         threads: number of native decode threads, and also of threads that run Pillow.
         update: called repeatedly with the number of files done since the last call.
     """
-    found = Findings(files=len(paths))
-    if not paths:
+    n_images = len(images.paths)
+    found = Findings(files=n_images)
+    if not n_images:
         return found
     loader = native.Loader(
         ops=(Op(RESIZE, _SIDE, _SIDE),),
         dtype="uint8",
         value_table=None,
-        n_samples=len(paths),
+        n_samples=n_images,
         batch_size=_BATCH_SIZE,
         n_threads=threads,
         prefetch_batches=max(4, 2 * threads),
+        remote=images.remote(),
     )
     peer_processes.begin(id(loader), threads)
     try:
         with ThreadPoolExecutor(threads) as pool:
             rejected: list[tuple[str, int, str, Future[str]]] = []
-            for n in _batches(loader, paths, max(4, 2 * threads), rejected, pool):
+            for n in _batches(loader, images, max(4, 2 * threads), rejected, pool):
                 update(n)
             for path, cause, why, outcome in rejected:
                 _add_rejected(found, path, cause, why, outcome.result())
@@ -134,13 +161,13 @@ def check_files(
     finally:
         peer_processes.end(id(loader))
         loader.close()
-    found.native = len(paths) - len(rejected)
+    found.native = n_images - len(rejected)
     return found
 
 
 def _batches(
     loader: Any,
-    paths: Sequence[str],
+    images: Images,
     ahead: int,
     rejected: list[tuple[str, int, str, Future[str]]],
     pool: ThreadPoolExecutor,
@@ -150,29 +177,30 @@ def _batches(
 
     Args:
         loader: the native loader.
-        paths: the image files.
+        images: the images.
         ahead: number of batches in flight.
-        rejected: gets (path, cause, reason, outcome of _pillow_error()) of each rejected file.
+        rejected: gets (name, cause, reason, outcome of _pillow_error()) of each rejected file.
         pool: runs Pillow.
     """
     loader.start(0, 0)
     waiting, begin = 0, 0
     while True:
-        while waiting < ahead and begin < len(paths):
-            indices = list(range(begin, min(begin + _BATCH_SIZE, len(paths))))
-            loader.submit(indices, [paths[index] for index in indices])
-            begin, waiting = begin + len(indices), waiting + 1
+        while waiting < ahead and begin < len(images.paths):
+            end = min(begin + _BATCH_SIZE, len(images.paths))
+            parts = images.parts and images.parts[begin:end]
+            loader.submit(list(range(begin, end)), images.paths[begin:end], parts)
+            begin, waiting = end, waiting + 1
         if not waiting:
             return
         n_before = len(rejected)
-        n = _next(loader, paths, rejected, pool)
+        n = _next(loader, images, rejected, pool)
         waiting -= 1
         yield n - (len(rejected) - n_before)
 
 
 def _next(
     loader: Any,
-    paths: Sequence[str],
+    images: Images,
     rejected: list[tuple[str, int, str, Future[str]]],
     pool: ThreadPoolExecutor,
 ) -> int:
@@ -185,20 +213,21 @@ def _next(
         if outcome != native.FALLBACK:
             raise RuntimeError(f"the loader failed: {payload}")
         index, _, _, cause, _, _, why = loader.fallback()
-        path = paths[index]
-        why = why.removeprefix(f"sample {index} ({path}): ")
-        rejected.append((path, cause, why, pool.submit(_pillow_error, path)))
+        why = why.partition(f"{shown(images.paths[index])}): ")[2] or why
+        rejected.append(
+            (images.names[index], cause, why, pool.submit(_pillow_error, images, index))
+        )
         loader.fallback_done(True)  # the pixels are not used
 
 
-def _pillow_error(path: str) -> str:
-    """Why Pillow can't decode a file; "" if it can."""
+def _pillow_error(images: Images, number: int) -> str:
+    """Why Pillow can't decode an image; "" if it can."""
     try:
         from PIL import Image
     except ImportError:
         return "the native decoder can't decode it, and Pillow is not installed"
     try:
-        with Image.open(path) as image:
+        with open_source(images.source(number)) as file, Image.open(file) as image:
             image.convert("RGB")
     except Exception as error:  # damaged files raise errors of many types
         return f"{type(error).__name__}: {error}"

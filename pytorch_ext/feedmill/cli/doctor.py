@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from feedmill._ops import __version__, native
+from feedmill.cli import network_check
 from feedmill.cli.advice import Findings, suggest
 from feedmill.cli.arguments import check_readable
 from feedmill.cli.folder_check import check_folder
 from feedmill.cli.folder_check import rows as folder_rows
 from feedmill.cli.missing import find_missing
+from feedmill.cli.network_check import check_name
 from feedmill.planner.plan import CENTER_CROP, Op
 from feedmill.system import machine, peer_processes
 from feedmill.system.cpu_contention import (
@@ -38,16 +40,21 @@ def add_doctor(commands: Any) -> None:
             "your other feedmill processes on this host. With DIR it also lists the folder's "
             "files, measures how fast a sample of them is read and decoded (in up to about 15 "
             "seconds; the sample is dropped from the page cache first), and suggests settings with "
-            "reasons. The exit status is 1 if more decode threads run than there are CPUs."
+            "reasons. With the name of an object, such as s3://bucket/key, it says which "
+            "credentials are used, and requests its first byte; of a name that ends in a slash, "
+            "that of the pack's index there. The exit status is 1 if more decode threads run than "
+            "there are CPUs, or if that request fails."
         ),
     )
-    doctor.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="folder of images")
+    doctor.add_argument("dir", metavar="DIR", nargs="?",
+                        help="folder of images, or the name of an object")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    folder = arguments.dir
+    name = arguments.dir if "://" in (arguments.dir or "") else None
+    folder = None if name or arguments.dir is None else Path(arguments.dir)
     if folder is not None:
         check_readable(folder, parser)
     try:
@@ -57,8 +64,10 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
     if folder is not None:
         facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
         facts["suggestions"] = [one._asdict() for one in suggest(_findings(facts))]
+    if name is not None:
+        facts["object"] = check_name(name)
     print(json.dumps(facts, indent=2) if arguments.json else "\n".join(_as_text(facts)))
-    return 1 if facts["crowded"] else 0
+    return 1 if facts["crowded"] or facts.get("object", {}).get("error") else 0
 
 
 # ---- facts ---------------------------------------------------------------------------------------
@@ -162,6 +171,8 @@ def _as_text(facts: dict[str, Any]) -> list[str]:
     rows = [*_machine_rows(facts), *map(_process_row, facts["processes"])]
     if "folder" in facts:
         rows += folder_rows(facts["folder"], facts["cpus"]["usable"])
+    if "object" in facts:
+        rows += network_check.rows(facts["object"])
     lines = [f"  {name:<10} {text}" for name, text in rows]
     lines += _missing_lines(facts["missing"])
     if "suggestions" in facts:

@@ -19,6 +19,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
+from feedmill.remote.names import shown
 from feedmill.system.requirements import missing_package
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -31,7 +32,8 @@ def add_pack(commands: Any) -> None:
         help="rewrite a dataset so that crops of its images decode fast",
         description=(
             "Makes a pack, for feedmill.Pack, from an image folder (SRC/class/image.jpg) or from "
-            "WebDataset tar files (a folder of them, or names such as 'train-{000..146}.tar'). A "
+            "WebDataset tar files (a folder of them, or names such as 'train-{000..146}.tar' and "
+            "'s3://bucket/train-{000..146}.tar'). A "
             "pack consists of tar files of losslessly transcoded JPEGs and an index. Files that "
             "can't be transcoded losslessly are stored unchanged. If a run is interrupted, the "
             "same command continues it."
@@ -97,6 +99,9 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     if arguments.ray not in (None, "", "auto", "local") and os.path.exists(arguments.ray):
         parser.error(f"--ray takes {arguments.ray} as its ADDRESS, but this is a path: write --ray "
                      "behind SRC and OUT")
+    if "://" in arguments.out:
+        parser.error(f"{shown(arguments.out)}: OUT must be a folder; copy the pack to the store "
+                     "when it is complete, for example by `aws s3 cp --recursive`")
     if not arguments.join and arguments.src is None:
         parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from feedmill.packing.index import HEADER, INDEX_NAME, Index, PackError
-from feedmill.packing.objects import fetch_whole, folder_of, name_in
+from feedmill.packing.index import INDEX_NAME, Index, PackError
+from feedmill.packing.objects import fetch_index, open_fetched
 from feedmill.packing.shards import ShardDataset
 from feedmill.remote.names import is_name, shown, why_no_name
 
@@ -51,11 +51,11 @@ class Pack(ShardDataset):
         given = os.fspath(path)
         is_remote = "://" in given and (is_name(given) or bool(why_no_name(given)))
         self.root = given if is_remote else os.path.abspath(given)
-        self._data = _fetch_index(given) if is_remote else None
+        self._data = fetch_index(given) if is_remote else None
         super().__init__(*self._open(), transform, target_transform)
 
     def _open(self) -> tuple[Index, list[str]]:
-        return _open(self.root) if self._data is None else _open_fetched(self.root, self._data)
+        return _open(self.root) if self._data is None else open_fetched(self.root, self._data)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the index of a folder; the copy maps the file again."""
@@ -83,23 +83,3 @@ def _open(path: str) -> tuple[Index, list[str]]:
         raise PackError(f"{path}: not a pack: there is no {INDEX_NAME}{why}")
     index = Index.open(file)
     return index, [os.path.join(folder, index.shard_name(k)) for k in range(index.n_shards)]
-
-
-def _index_name(name: str) -> str:
-    """The name of the index object of a pack that is given by its folder or its index."""
-    return name if str(shown(name)).endswith(".fmp") else name_in(name, INDEX_NAME)
-
-
-def _fetch_index(name: str) -> bytes:
-    """Reads the index of a pack of objects."""
-    try:
-        return fetch_whole(_index_name(name), HEADER.itemsize)
-    except FileNotFoundError as error:
-        raise PackError(f"{shown(name)}: not a pack: there is no {INDEX_NAME} ({error})") from None
-
-
-def _open_fetched(name: str, data: bytes) -> tuple[Index, list[str]]:
-    """As _open(), for objects."""
-    at = _index_name(name)
-    index, folder = Index(data, str(shown(at))), folder_of(at)
-    return index, [name_in(folder, index.shard_name(k)) for k in range(index.n_shards)]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
-from feedmill.packing.index import PackError
+from feedmill.packing.index import HEADER, INDEX_NAME, Index, PackError
 from feedmill.remote.names import shown
 from feedmill.remote.process import fetch, fetch_first
 
@@ -64,6 +64,26 @@ def fetch_whole(name: str, least_bytes: int) -> bytes:
             lambda at: fetch(name, at, min(_PIECE_BYTES, head.object_bytes - at)), starts
         )
         return b"".join([head.data, *pieces])
+
+
+def _index_name(name: str) -> str:
+    """The name of the index object of a pack that is given by its folder or its index."""
+    return name if str(shown(name)).endswith(".fmp") else name_in(name, INDEX_NAME)
+
+
+def fetch_index(name: str) -> bytes:
+    """Reads the index of a pack of objects."""
+    try:
+        return fetch_whole(_index_name(name), HEADER.itemsize)
+    except FileNotFoundError as error:
+        raise PackError(f"{shown(name)}: not a pack: there is no {INDEX_NAME} ({error})") from None
+
+
+def open_fetched(name: str, data: bytes) -> tuple[Index, list[str]]:
+    """The index of a pack of objects, whose bytes are ``data``, and the names of its shards."""
+    at = _index_name(name)
+    index, folder = Index(data, str(shown(at))), folder_of(at)
+    return index, [name_in(folder, index.shard_name(k)) for k in range(index.n_shards)]
 
 
 class ObjectFile(io.RawIOBase):

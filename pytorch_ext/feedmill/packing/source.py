@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from feedmill.packing.grouping import IMAGE_SUFFIXES, Group, expand, groups
 from feedmill.packing.index import PackError
-from feedmill.packing.objects import ObjectFile
+from feedmill.packing.objects import ObjectFile, fetch_index, open_fetched
 from feedmill.packing.tars import BLOCK, Member, padded
 from feedmill.remote.names import is_name, shown
 from feedmill.remote.process import fetch
@@ -107,13 +107,16 @@ class Source:
 
 
 def read_source(source: str) -> Source:
-    """Lists the samples of an image folder, of a folder of tar files, or of the tar files and
-    objects that expand() finds.
+    """Lists the samples of an image folder, of a folder of tar files, of the tar files and
+    objects that expand() finds, or of the shards of a pack whose name is given.
 
     Raises:
         PackError: there are no images, a class has no images, or a tar file is damaged.
         OSError: a file or folder can't be read.
     """
+    name = str(shown(source))
+    if is_name(source) and "::" not in name and not name.endswith((".tar", "}")):
+        return _read_tars(open_fetched(source, fetch_index(source))[1])
     if not os.path.isdir(source):
         return _read_tars(expand(source))
     tars = sorted(glob.glob(os.path.join(glob.escape(source), "*.tar")))

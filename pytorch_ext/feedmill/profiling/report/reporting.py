@@ -121,6 +121,7 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
         ("reader", f"{io.reader} ({io.reader_reason}): {io.files:,} files, "
                    f"{io.bytes / 1e6:,.1f} MB, "
                    f"{io.read_ns / max(1, io.files) / 1e6:.2f} ms a file"),
+        *_network_row(stats),
         *_cache_row(stats),
         *_device_row(stats),
         *_bad_row(stats),
@@ -128,6 +129,15 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
                     f"{stats.memory.slot_bytes / 1e6:.1f} MB; {stats.memory.copied_batches} "
                     "batches copied to memory of their own"),
     ]
+
+
+def _network_row(stats: Stats) -> list[tuple[str, str]]:
+    io = stats.io
+    if not io.http_requests:
+        return []
+    return [("network", f"{io.http_requests:,} requests ({io.http_retries:,} after a failure, "
+                        f"{io.http_refused:,} refused as too many), {io.http_bytes / 1e6:,.1f} MB "
+                        f"fetched; {io.bytes / 1e6:,.1f} MB were decoded, with those of files")]
 
 
 def _bad_row(stats: Stats) -> list[tuple[str, str]]:
