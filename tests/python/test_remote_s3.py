@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
+from feedmill.cli import cli
 from feedmill.data import ImageList, imread
 from feedmill.remote import process
 from helpers import compose
@@ -141,6 +142,29 @@ def test_pixels_are_those_of_files(bucket, keys):
     for options in ({"native": "off", "num_workers": 2}, {"native": "hybrid"}):
         assert torch.equal(images_of(loader_of(names, **options)), expected)
     assert np.array_equal(imread(names[3]), imread(paths[3]))
+
+
+def test_packs_and_tar_objects(moto, bucket, keys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "pack"
+    helpers.save_jpegs(tmp_path / "in" / "a", 12, 60, 50)
+    assert cli.main(["pack", str(tmp_path / "in"), str(folder), "--shard-size", "10K"]) == 0
+    client = client_of("s3", *moto)
+    files = sorted(folder.iterdir())
+    for file in files:
+        client.put_object(Bucket=BUCKET, Key=f"a pack/{file.name}", Body=file.read_bytes())
+    names = [f"s3://{BUCKET}/a pack/{one.name}" for one in files if one.suffix == ".tar"]
+    assert len(names) > 1
+    expected = images_of(TorchDataLoader(feedmill.Pack(folder, FIXED), 5))
+    for make in (lambda: feedmill.Pack(f"s3://{BUCKET}/a pack/", FIXED),
+                 lambda: feedmill.WebDataset(names, FIXED), lambda: feedmill.WebDataset(names, FIXED)):
+        dataset = make()
+        for options in ({"native": "require"}, {"native": "off", "num_workers": 2}):
+            loader = feedmill.DataLoader(dataset, batch_size=5, **options)
+            assert torch.equal(images_of(loader), expected)
+    keys.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(PermissionError, match="HTTP 403"):
+        make()
 
 
 def test_odd_keys(moto, bucket, keys, tmp_path):
