@@ -169,6 +169,32 @@ static void changed_packs_are_noticed(void **state) {
     session_close(&self);
 }
 
+/* A range that is the first one takes the version that is there, and tells which it is. */
+static void first_ranges_take_a_new_version(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    static const char *const scripts[] = {"etag=a", "etag=b", "etag=c,no-range", "weak"};
+    static const char *const etags[] = {"\"a\"", "\"b\"", "\"c\"", ""};
+    for (uint32_t i = 0; i < 4; i++) {
+        fm_read_object object;
+        get one;
+        put("/pack", i, N_BYTES + i);
+        test_http_script(server, "/pack", scripts[i]);
+        get_init(&one, "/pack");
+        one.read.range_bytes = 100;
+        one.read.first = &object;
+        submit_one(self.reads.reader, &one.read);
+        assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
+        check_range(&one, i);
+        assert_string_equal(object.etag, etags[i]);
+        assert_int_equal(object.object_bytes, N_BYTES + i);
+        fm_reader_return(self.reads.reader, &one.read);
+    }
+    session_close(&self);
+}
+
 /* Also by a server that ignores If-Match, and between two attempts of one read. */
 static void resumed_ranges_notice_changes(void **state) {
     (void)state;
@@ -852,6 +878,7 @@ int main(void) {
         TEST(reads_ranges),
         TEST(ranges_beyond_the_end_are_refused),
         TEST(changed_packs_are_noticed),
+        TEST(first_ranges_take_a_new_version),
         TEST(resumed_ranges_notice_changes),
         TEST(ranges_read_together_notice_changes),
         TEST(passing_faults_are_survived),
