@@ -83,7 +83,8 @@ class Box(ctypes.Structure):
 class Key(ctypes.Structure):
     _fields_ = [("seed", ctypes.c_uint64), ("epoch", ctypes.c_uint32),
                 ("occurrence", ctypes.c_uint32), ("index", ctypes.c_int64),
-                ("first_op", ctypes.c_uint32), ("streams", ctypes.c_void_p)]
+                ("first_op", ctypes.c_uint32), ("streams", ctypes.c_void_p),
+                ("before_pixels", ctypes.c_void_p)]
 
 
 class Geometry(ctypes.Structure):
