@@ -3,7 +3,7 @@
 
     .ci/wheels/build_wheels.py [--arch x86_64] [--out dist] [--check-reproducible]
 
-Needs python3 with its headers, cmake, make and, for x86_64, nasm; everything else is downloaded:
+Needs python3 with its headers, cmake, make, perl and, for x86_64, nasm; everything else is downloaded:
 the compiler (zig, from PyPI, which brings glibc 2.28's symbols), the tools and the sources of the
 libraries, which sources.json pins by checksum. The wheel holds one extension module for all
 CPythons from 3.10 on (abi3), to which the libraries are linked statically with hidden symbols;
@@ -79,7 +79,7 @@ def say(text: str) -> None:
 
 
 def check_programs(arch: str) -> None:
-    needed = ["cmake", "make", *(["nasm"] if arch == "x86_64" else [])]
+    needed = ["cmake", "make", "perl", *(["nasm"] if arch == "x86_64" else [])]
     missing = [name for name in needed if shutil.which(name) is None]
     if missing:
         names = " ".join(missing)
@@ -202,7 +202,27 @@ CMAKE_OPTIONS = {
         for what in ("ANIM_UTILS", "CWEBP", "DWEBP", "GIF2WEBP", "IMG2WEBP", "VWEBP", "WEBPINFO",
                      "LIBWEBPMUX", "WEBPMUX", "EXTRAS")
     ],
+    "nghttp2": ["-DENABLE_LIB_ONLY=ON", "-DBUILD_STATIC_LIBS=ON", "-DBUILD_TESTING=OFF",
+                "-DENABLE_DOC=OFF"],
+    # Only what reader_http.c asks for. Certificates are looked for where OpenSSL does, so that
+    # SSL_CERT_FILE and SSL_CERT_DIR hold.
+    "curl": [
+        "-DHTTP_ONLY=ON", "-DCURL_USE_OPENSSL=ON", "-DOPENSSL_USE_STATIC_LIBS=ON",
+        "-DUSE_NGHTTP2=ON", "-DCURL_CA_FALLBACK=ON", "-DCURL_CA_BUNDLE=none",
+        "-DCURL_CA_PATH=none", "-DENABLE_THREADED_RESOLVER=ON",
+        *(f"-D{what}=OFF" for what in (
+            "BUILD_CURL_EXE", "BUILD_TESTING", "BUILD_LIBCURL_DOCS", "BUILD_MISC_DOCS",
+            "ENABLE_CURL_MANUAL", "CURL_USE_LIBPSL", "CURL_USE_LIBSSH2", "CURL_ZLIB",
+            "CURL_BROTLI", "CURL_ZSTD", "USE_LIBIDN2", "USE_NGTCP2", "CURL_USE_PKGCONFIG",
+        )),
+    ],
 }
+# What TLS as HTTP clients speak it does without.
+OPENSSL_WITHOUT = [
+    "shared", "apps", "tests", "docs", "module", "legacy", "engine", "comp", "dtls", "srtp", "srp",
+    "sctp", "cmp", "cms", "ts", "quic", "gost", "sm2", "sm3", "sm4", "aria", "camellia", "seed", "idea",
+    "rc2", "rc4", "rc5", "bf", "cast", "mdc2", "whirlpool", "slh-dsa", "ssl3", "tls1", "tls1_1",
+]  # fmt: skip
 
 
 def build_libraries(compiler: Compiler, jobs: int) -> Path:
@@ -254,7 +274,22 @@ def build_zlib(compiler: Compiler, folder: Path, prefix: Path, jobs: int) -> Non
     run("make", "-j", jobs, "libz.a", "install", cwd=folder, env=environment)
 
 
-CONFIGURED = {"liburing": build_liburing, "zlib": build_zlib}
+def build_openssl(compiler: Compiler, folder: Path, prefix: Path, jobs: int) -> None:
+    environment = os.environ | {
+        "CC": str(compiler.folder / "cc"),
+        "AR": str(compiler.folder / "ar"),
+        "RANLIB": str(compiler.folder / "ranlib"),
+        "CFLAGS": f"-O2 -ffunction-sections -fdata-sections {compiler.flags}",
+    }
+    # Debian's place of certificates; others are looked for by feedmill.remote.
+    run("./Configure", f"linux-{compiler.arch}", f"--prefix={prefix}", "--libdir=lib",
+        "--openssldir=/etc/ssl", *(f"no-{what}" for what in OPENSSL_WITHOUT), cwd=folder,
+        env=environment)
+    run("make", "-j", jobs, "build_libs", cwd=folder)
+    run("make", "install_dev", cwd=folder)
+
+
+CONFIGURED = {"liburing": build_liburing, "zlib": build_zlib, "openssl": build_openssl}
 
 
 # ---- the wheel -----------------------------------------------------------------------------------
@@ -285,8 +320,13 @@ def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) ->
     options = [
         *compiler.cmake(),
         "-DFM_CUDA=OFF",
-        # libcurl would have to be there, with all that it needs, where the wheel is used.
-        "-DFM_HTTP=OFF",
+        "-DFM_HTTP=ON",
+        f"-DCURL_DIR={lib / 'cmake' / 'CURL'}",
+        "-DCURL_USE_STATIC_LIBS=ON",
+        f"-DOPENSSL_ROOT_DIR={prefix}",
+        "-DOPENSSL_USE_STATIC_LIBS=ON",
+        f"-DNGHTTP2_LIBRARY={lib / 'libnghttp2.a'}",
+        f"-DNGHTTP2_INCLUDE_DIR={include}",
         f"-DJPEG_LIBRARY={lib / 'libjpeg.a'}",
         f"-DJPEG_INCLUDE_DIR={include}",
         f"-DFM_URING_LIBRARY={lib / 'liburing.a'}",
@@ -295,7 +335,7 @@ def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) ->
         f"-DFM_SPNG_INCLUDE={include}",
         f"-DFM_WEBP_LIBRARY={lib / 'libwebp.a'}",
         f"-DFM_WEBP_INCLUDE={include}",
-        f"-DCMAKE_MODULE_LINKER_FLAGS=-s -Wl,--version-script={HERE / 'module.map'} "
+        f"-DCMAKE_MODULE_LINKER_FLAGS=-s -Wl,--gc-sections -Wl,--version-script={HERE / 'module.map'} "
         f"{compiler.unwinder()}",
     ]
     settings = [f"--config-settings=cmake.define.{option[2:]}" for option in options]

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -24,6 +25,26 @@ struct fm_http {
 static CURLcode curl_status;
 static void init_curl(void) { curl_status = curl_global_init(CURL_GLOBAL_DEFAULT); }
 
+/* Where distributions keep the certificates of authorities, as Go's crypto/x509 looks for them. For a
+ * libcurl that was built without such a place; NULL leaves it to the TLS library. */
+static const char *default_ca_bundle(void) {
+#if LIBCURL_VERSION_NUM >= 0x074600
+    static const char *const paths[] = {
+        "/etc/ssl/certs/ca-certificates.crt",                /* Debian, Arch */
+        "/etc/pki/tls/certs/ca-bundle.crt",                  /* Fedora, RHEL */
+        "/etc/ssl/ca-bundle.pem",                            /* openSUSE */
+        "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", /* RHEL 10 */
+        "/etc/ssl/cert.pem",                                 /* Alpine */
+    };
+    const curl_version_info_data *const info = curl_version_info(CURLVERSION_NOW);
+    const bool knows_a_place = info->age < CURLVERSION_SEVENTH || info->cainfo || info->capath;
+    if (knows_a_place || getenv("SSL_CERT_DIR")) return NULL;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(*paths); i++)
+        if (!access(paths[i], R_OK)) return paths[i];
+#endif
+    return NULL;
+}
+
 int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *error) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_curl);
@@ -35,7 +56,7 @@ int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *erro
     if (!http) return fm_error_set(error, FM_ERR_NOMEM, "no memory for HTTP");
     http->settings = *settings;
     http->multi = curl_multi_init();
-    const char *const ca_bundle = settings->ca_bundle;
+    const char *const ca_bundle = settings->ca_bundle ? settings->ca_bundle : default_ca_bundle();
     if (ca_bundle) http->settings.ca_bundle = http->ca_bundle = strdup(ca_bundle);
     if (!http->multi || (ca_bundle && !http->ca_bundle)) {
         fm_http_close(http);
