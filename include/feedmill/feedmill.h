@@ -340,6 +340,11 @@ typedef struct fm_sample {
     bool verified;
     const fm_restart_index *rows; /* restart index of a verified range; NULL: none. Must stay valid
                                  during the call only */
+    /* Of an object on a server: the ETag, with its quotes and under 136 bytes, that it had when it
+     * was indexed. If it has another one now, the sample is rejected with FM_ERR_READ. NULL, empty
+     * or weak (W/"..."): any version is read. Without effect on files and data. Must stay valid
+     * during the call only. */
+    const char *etag;
 } fm_sample;
 
 /*

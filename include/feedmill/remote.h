@@ -72,12 +72,18 @@ typedef struct fm_fetch fm_fetch;
 
 /*
  * Begins to read an object, or range_bytes of it from offset_bytes on (0: all of it, at most
- * 256 MiB). The first call starts a thread, which the remote keeps, with its connections. *out is
- * ended by fm_fetch_end(); NULL after an error. FM_ERR_NOMEM, FM_ERR_THREAD, FM_ERR_FORKED.
+ * 256 MiB). etag: only the version with this ETag, as fm_sample.etag; NULL: any. The first call
+ * starts a thread, which the remote keeps, with its connections. *out is ended by fm_fetch_end();
+ * NULL after an error. FM_ERR_NOMEM, FM_ERR_THREAD, FM_ERR_FORKED, FM_ERR_ARGUMENT (the ETag is too
+ * long).
+ *
+ * The name may also be "s3://BUCKET?list-type=2&..." or "gs://BUCKET?list-type=2&...", with the
+ * percent-encoded parameters of S3's ListObjectsV2, under 4,096 bytes in all: then the response,
+ * in XML, is read.
  */
 FM_API FM_CHECK_RESULT int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name,
                                           uint64_t offset_bytes, uint64_t range_bytes,
-                                          fm_error *error);
+                                          const char *etag, fm_error *error);
 /*
  * As fm_fetch_start(), for the first range of an object of which others will be read: takes the
  * version that the server has now, whatever earlier fetches have seen. Later ranges of another

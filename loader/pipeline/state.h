@@ -96,7 +96,7 @@ typedef struct fm_pending {
     /* With arrays, [batch_size]: set before a task is decodable, then read by decode threads. */
     int64_t *indices, *rows;
     uint32_t *occurrences; /* earlier uses of each index in this epoch */
-    char *paths;           /* consumer: the tasks' paths, one after the other */
+    char *paths; /* consumer: the tasks' paths, each followed by its ETag, one after the other */
     size_t paths_bytes;
     bool has_failed; /* consumer: the caller could not finish a rejected sample */
     fm_error error;  /* consumer: returned in place of the batch */

@@ -7,6 +7,7 @@
 #include "decode/jpeg_restart.h"
 #include "pipeline/schedule.h"
 #include "pipeline/virtual_workers.h"
+#include "read/response.h"
 #include "transform/geometry.h"
 #include "transform/scaled.h"
 
@@ -59,7 +60,16 @@ static int check_sample(const fm_loader *loader, const fm_sample *sample, size_t
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "the data of index %lld is NULL, yet has %zu bytes",
                             (long long)sample->index, sample->data_bytes);
+    if (sample->etag && strnlen(sample->etag, FM_ETAG_BYTES) == FM_ETAG_BYTES)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "the ETag of index %lld has %d characters or more",
+                            (long long)sample->index, FM_ETAG_BYTES);
     return check_range(sample, error);
+}
+
+/* Bytes that the sample's ETag takes behind its path. */
+static size_t etag_bytes(const fm_sample *sample) {
+    return sample->etag ? strlen(sample->etag) + 1 : 0;
 }
 
 static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
@@ -71,7 +81,7 @@ static int check_samples(const fm_loader *loader, const fm_sample *samples, size
     for (size_t i = 0; !status && i < n_samples; i++) {
         size_t n_bytes = 0;
         status = check_sample(loader, &samples[i], &n_bytes, error);
-        *path_bytes += n_bytes + 1;
+        if (!status) *path_bytes += n_bytes + 1 + etag_bytes(&samples[i]);
     }
     return status;
 }
@@ -182,8 +192,9 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &batch->tasks[i];
         const char *const name = samples[i].path ? samples[i].path : "";
-        const size_t n_bytes = strlen(name) + 1;
+        const size_t n_bytes = strlen(name) + 1, n_etag = etag_bytes(&samples[i]);
         memcpy(path, name, n_bytes);
+        if (n_etag) memcpy(path + n_bytes, samples[i].etag, n_etag);
         begin_task(batch, task, i, 1);
         task->data = samples[i].data;
         task->data_bytes = samples[i].data_bytes;
@@ -191,13 +202,14 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
         task->occurrence = loader->epoch.occurrences[task->index]++;
         task->read = (fm_read){.path = path,
                                .offset_bytes = samples[i].offset_bytes,
+                               .etag = n_etag ? path + n_bytes : NULL,
                                .why = task->why,
                                .why_bytes = sizeof(task->why),
                                .user = task};
         set_range(loader, task, &samples[i]);
         if (!fm_has_streams(loader)) choose_bytes(loader, task, &samples[i]);
         batch->labels[i] = samples[i].label;
-        path += n_bytes;
+        path += n_bytes + n_etag;
     }
 }
 

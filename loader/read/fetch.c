@@ -1,10 +1,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "read/remote_impl.h"
+#include "read/response.h"
 
 #define BUFFER_BYTES ((uint64_t)4 << 20)
 #define MAX_BYTES ((uint64_t)256 << 20)
@@ -15,6 +17,7 @@ struct fm_fetch {
     fm_read_object object; /* of fm_fetch_start_first() */
     fm_reader *reader;
     char *name;
+    char etag[FM_ETAG_BYTES];
     uint8_t *bytes; /* a copy: the reader's few buffers must be free for other fetches */
     char why[WHY_BYTES];
     pthread_mutex_t lock; /* guards what follows */
@@ -80,17 +83,22 @@ static fm_fetch *new_fetch(fm_reader *reader, const char *name) {
 }
 
 static int start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
-                 uint64_t range_bytes, bool is_first, fm_error *error) {
+                 uint64_t range_bytes, const char *etag, bool is_first, fm_error *error) {
     *out = NULL;
     const int status = fm_remote_check_process(remote, error);
     if (status) return status;
+    if (etag && strnlen(etag, FM_ETAG_BYTES) == FM_ETAG_BYTES)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "the ETag has %d characters or more",
+                            FM_ETAG_BYTES);
     fm_error ignored;
     fm_error *const said = error ? error : &ignored;
     fm_reader *const reader = fetcher_of(remote, said);
     if (!reader) return said->status;
     fm_fetch *const fetch = new_fetch(reader, name);
     if (!fetch) return fm_error_set(error, FM_ERR_NOMEM, "out of memory for a fetch");
+    snprintf(fetch->etag, sizeof(fetch->etag), "%s", etag ? etag : "");
     fetch->read = (fm_read){.path = fetch->name,
+                            .etag = fetch->etag,
                             .offset_bytes = offset_bytes,
                             .range_bytes = range_bytes,
                             .first = is_first ? &fetch->object : NULL,
@@ -103,13 +111,13 @@ static int start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t o
 }
 
 int fm_fetch_start(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
-                   uint64_t range_bytes, fm_error *error) {
-    return start(out, remote, name, offset_bytes, range_bytes, false, error);
+                   uint64_t range_bytes, const char *etag, fm_error *error) {
+    return start(out, remote, name, offset_bytes, range_bytes, etag, false, error);
 }
 
 int fm_fetch_start_first(fm_fetch **out, fm_remote *remote, const char *name, uint64_t offset_bytes,
                          uint64_t range_bytes, fm_error *error) {
-    return start(out, remote, name, offset_bytes, range_bytes, true, error);
+    return start(out, remote, name, offset_bytes, range_bytes, NULL, true, error);
 }
 
 void fm_fetch_object(const fm_fetch *fetch, const char **etag, uint64_t *object_bytes) {

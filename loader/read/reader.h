@@ -51,6 +51,7 @@ typedef struct fm_read {
     uint64_t expected_bytes; /* the file's size when it was last read; 0: unknown, or a range */
     uint64_t offset_bytes;   /* start of the range; below 2^62 */
     uint64_t range_bytes;    /* 0: the whole file */
+    const char *etag; /* of an object: read only this version, see fm_sample; NULL or "": any */
     void *user;
     char *why; /* memory for the reason of FM_READ_REMOTE, in words; may be NULL */
     size_t why_bytes;

@@ -189,7 +189,7 @@ static void begin_read(fm_http_reader *self, fm_reader_op *op) {
     transfer->retry = (fm_retry){0};
     if (op->is_first) fm_etags_forget(&self->etags, op->path);
     const char *const etag = op->range_bytes ? fm_etags_find(&self->etags, op->path) : NULL;
-    snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag ? etag : "");
+    snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag && !*op->etag ? etag : op->etag);
     *transfer->why = 0;
     transfer->n_total = op->range_bytes ? op->range_bytes : FM_RESPONSE_UNKNOWN;
     transfer->is_fresh = false;

@@ -21,6 +21,7 @@
 #include "read/arena.h"
 #include "read/file_cache.h"
 #include "read/reader.h"
+#include "read/response.h"
 
 /* Longest path with its terminating 0: the kernel's PATH_MAX. */
 #define FM_READER_PATH_BYTES 4096
@@ -56,6 +57,7 @@ typedef struct fm_reader_op {
     /* io_uring: the file is in the ring's file table; it must be opened without O_NONBLOCK. */
     bool in_slot, open_blocking;
     char path[FM_READER_PATH_BYTES];
+    char etag[FM_ETAG_BYTES]; /* a copy of read->etag if it is strong; "": any version */
 } fm_reader_op;
 
 /* Header before a buffer outside the arena; its size keeps the buffer aligned. */

@@ -60,6 +60,9 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
         op->error = ENAMETOOLONG;
     else
         memcpy(op->path, read->path, path_bytes);
+    /* If-Match compares strongly: a weak ETag would never match. */
+    const bool is_strong = read->etag && read->etag[0] == '"';
+    snprintf(op->etag, sizeof(op->etag), "%s", is_strong ? read->etag : "");
     op->started_ns = fm_clock_ns();
     read->buffer_wait_ns = reader->buffer_wait_ns - read->buffer_wait_ns;
     return op;

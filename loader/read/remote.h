@@ -20,7 +20,7 @@
 
 /* What to request. */
 typedef struct fm_remote_wish {
-    const char *name;      /* s3://, gs://, http:// or https:// */
+    const char *name;      /* s3://, gs://, http:// or https://; or s3://BUCKET?list-type=2&... */
     uint64_t offset_bytes; /* of the range */
     uint64_t range_bytes;  /* 0: to the end of the object */
     const char *etag; /* only this version of the object (If-Match); NULL, or a weak one: any */

@@ -14,6 +14,7 @@
 #define GS_ORIGIN "https://storage.googleapis.com"
 #define S3_KEPT "/-._~" /* not encoded in a key's path */
 #define MAX_BUCKET_CHARS 255
+#define LISTING "list-type=2" /* begins the parameters of ListObjectsV2 */
 
 typedef enum scheme_kind { NO_SCHEME, S3, GS, HTTP, HTTPS } scheme_kind;
 
@@ -109,7 +110,7 @@ static int add_plain_headers(fm_remote_request *out, const header_values *values
 
 /* Where a signed request goes, and with which keys. */
 typedef struct signing {
-    const char *host, *path, *region;
+    const char *host, *path, *query, *region;
     const char *access_key, *secret_key, *session_token;
 } signing;
 
@@ -129,6 +130,7 @@ static int add_signed_headers(fm_remote_request *out, const signing *by,
     if (*values->etag) headers[n++] = (fm_sigv4_header){"if-match", values->etag};
     const fm_sigv4_request request = {.method = "GET",
                                       .path = by->path,
+                                      .query = by->query,
                                       .date = values->date,
                                       .region = by->region,
                                       .service = "s3",
@@ -151,16 +153,23 @@ static int add_signed_headers(fm_remote_request *out, const signing *by,
 
 typedef struct object_name {
     const char *bucket, *key;
+    const char *query; /* of a listing, whose key is empty; NULL: an object */
     size_t bucket_chars;
 } object_name;
 
 static int parse_object(const char *name, const char *rest, object_name *out, fm_error *error) {
-    const size_t n = strcspn(rest, "/");
+    /* No bucket's name has a "?". */
+    const size_t n = strcspn(rest, "/?");
     *out = (object_name){.bucket = rest, .key = rest + n + (rest[n] == '/'), .bucket_chars = n};
+    if (rest[n] == '?' && strncmp(rest + n + 1, LISTING, sizeof(LISTING) - 1) == 0) {
+        out->query = rest + n + 1;
+        out->key = "";
+    }
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
-    const bool is_bucket = n <= MAX_BUCKET_CHARS && strspn(rest, allowed) >= n && rest[0] != '.';
-    if (n > 0 && is_bucket && *out->key) return FM_OK;
+    const bool is_bucket = n <= MAX_BUCKET_CHARS && strspn(rest, allowed) >= n && rest[0] != '.' &&
+                           (rest[n] != '?' || out->query);
+    if (n > 0 && is_bucket && (*out->key || out->query)) return FM_OK;
     char shown[256];
     fm_remote_name_shown(name, shown, sizeof(shown));
     if (n > 0 && !is_bucket)
@@ -184,6 +193,7 @@ static bool is_host_label(const object_name *object) {
 /* The parts of an object's URL. */
 typedef struct object_address {
     fm_text origin, host, path;
+    const char *query; /* the object_name's */
 } object_address;
 
 static void free_address(object_address *address) {
@@ -205,6 +215,7 @@ static bool fill_address(const fm_remote *remote, scheme_kind scheme, const obje
                          object_address *out) {
     const fm_remote_endpoint *const endpoint = scheme == S3 ? &remote->s3 : &remote->gs;
     bool in_host = false;
+    out->query = object->query;
     if (endpoint->origin) {
         fm_text_add(&out->origin, endpoint->origin);
         fm_text_add(&out->host, endpoint->host);
@@ -233,7 +244,8 @@ static int add_store_headers(scheme_kind scheme, const fm_remote *remote,
         fm_text_fini(&bearer);
         return added ? add_plain_headers(out, values, error) : no_memory(error);
     }
-    signing by = {.host = address->host.chars, .path = address->path.chars};
+    signing by = {
+        .host = address->host.chars, .path = address->path.chars, .query = address->query};
     if (scheme == GS) {
         by.region = "auto";
         by.access_key = keys->gs_access_key;
@@ -258,7 +270,8 @@ static int make_store_request(fm_remote *remote, scheme_kind scheme, const objec
     if (!status) status = add_store_headers(scheme, remote, &keys, &address, values, out, error);
     if (!status) {
         fm_text url = {0};
-        fm_text_format(&url, "%s%s", address.origin.chars, address.path.chars);
+        fm_text_format(&url, "%s%s%s%s", address.origin.chars, address.path.chars,
+                       address.query ? "?" : "", address.query ? address.query : "");
         out->url = fm_text_take(&url);
         if (!out->url) status = no_memory(error);
     }

@@ -80,6 +80,12 @@ static bool is_of_other_version(const fm_transfer *transfer) {
     return (*transfer->etag && strcmp(transfer->etag, now)) || (others && strcmp(others, now));
 }
 
+/* The read fails: the caller asked for another version of the object. */
+static fm_attempt fail_changed(fm_transfer *transfer) {
+    fm_transfer_say(transfer, "the object has changed since it was indexed; index it again");
+    return fm_transfer_fail(transfer);
+}
+
 /* Compares the response's version of the object with the one that was seen first. False: they
  * differ, and the read has failed or must start over. */
 static bool check_version(fm_transfer *transfer) {
@@ -87,6 +93,8 @@ static bool check_version(fm_transfer *transfer) {
     const char *const now = transfer->response.etag;
     const uint64_t now_bytes = fm_transfer_object_bytes(&transfer->response);
     const bool is_same = *now && !strcmp(transfer->etag, now);
+    /* A server may ignore If-Match. */
+    if (*op->etag && *now && strcmp(op->etag, now)) return fail_changed(transfer), false;
     if (op->range_bytes && is_of_other_version(transfer)) {
         fm_transfer_say(transfer, "the object has changed since it was first read");
         return fm_transfer_fail(transfer), false;
@@ -180,6 +188,7 @@ static fm_attempt judge_status(fm_transfer *transfer) {
     fm_transfer_say(transfer, "HTTP %d%s%s", status, *code ? " " : "", code);
     if (status == 429 || status == 503) return FM_ATTEMPT_FEWER;
     if (status == 408 || status >= 500) return FM_ATTEMPT_AGAIN;
+    if (status == 412 && *transfer->op->etag) return fail_changed(transfer);
     /* The rest of an object that was requested whole is not there, or is of another version. */
     if ((status == 412 || status == 416) && !transfer->op->range_bytes && transfer->op->n_bytes) {
         start_over(transfer);
@@ -254,9 +263,9 @@ void fm_transfer_reset(fm_transfer *transfer) {
     const bool resumes = *transfer->etag && transfer->n_total != FM_RESPONSE_UNKNOWN;
     if (!resumes) op->n_bytes = 0;
     if (!op->range_bytes && !op->n_bytes) {
-        /* Nothing is kept, so any version will do. */
+        /* Nothing is kept, so any version will do, unless the caller wants a certain one. */
         transfer->n_total = FM_RESPONSE_UNKNOWN;
-        *transfer->etag = 0;
+        memcpy(transfer->etag, op->etag, sizeof(transfer->etag));
     }
     transfer->response = (fm_response){.length = FM_RESPONSE_UNKNOWN};
     transfer->has_begun = transfer->has_failed = false;

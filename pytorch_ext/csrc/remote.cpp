@@ -115,20 +115,23 @@ class Fetch {
     fm_fetch *handle = nullptr;
 };
 
-using StartFetch = int(fm_fetch **, fm_remote *, const char *, uint64_t, uint64_t, fm_error *);
-
 // Runs a fetch to its end. Returns the bytes, or, if the object can't be read, the reason as a str.
-PyObject *run_fetch(PyObject *self, PyObject *args, StartFetch *start, Fetch *fetch) {
+PyObject *run_fetch(PyObject *self, PyObject *args, bool is_first, Fetch *fetch) {
     PyObject *encoded = nullptr;
     unsigned long long offset = 0, n_bytes = 0;
-    if (!PyArg_ParseTuple(args, "O&|KK:fetch", PyUnicode_FSConverter, &encoded, &offset, &n_bytes))
+    const char *etag = nullptr;
+    const char *const format = is_first ? "O&KK:fetch_first" : "O&|KKz:fetch";
+    if (!PyArg_ParseTuple(args, format, PyUnicode_FSConverter, &encoded, &offset, &n_bytes, &etag))
         return nullptr;
     const Ref owner(encoded);
     const char *const name = PyBytes_AsString(encoded);
     if (!prepare_remote(self, name)) return nullptr;
     fm_error error;
-    if (start(&fetch->handle, as_remote(self)->handle, name, offset, n_bytes, &error))
-        return raise_error(error);
+    fm_remote *const remote = as_remote(self)->handle;
+    const int started =
+        is_first ? fm_fetch_start_first(&fetch->handle, remote, name, offset, n_bytes, &error)
+                 : fm_fetch_start(&fetch->handle, remote, name, offset, n_bytes, etag, &error);
+    if (started) return raise_error(error);
     const uint8_t *bytes = nullptr;
     size_t n = 0;
     int status = FM_AGAIN;
@@ -141,11 +144,12 @@ PyObject *run_fetch(PyObject *self, PyObject *args, StartFetch *start, Fetch *fe
     return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(bytes), Py_ssize_t(n));
 }
 
-// fetch(name, offset=0, n_bytes=0): the object or range as bytes; or the reason as a str.
+// fetch(name, offset=0, n_bytes=0, etag=None): the object or range as bytes; or the reason as a
+// str.
 PyObject *remote_fetch(PyObject *self, PyObject *args) {
     Fetch fetch;
     const Ref keeps_open = Ref::borrow(self);
-    return run_fetch(self, args, fm_fetch_start, &fetch);
+    return run_fetch(self, args, false, &fetch);
 }
 
 // fetch_first(name, offset, n_bytes): (bytes, ETag, size of the object or None); or the reason as a
@@ -153,7 +157,7 @@ PyObject *remote_fetch(PyObject *self, PyObject *args) {
 PyObject *remote_fetch_first(PyObject *self, PyObject *args) {
     Fetch fetch;
     const Ref keeps_open = Ref::borrow(self);
-    Ref bytes(run_fetch(self, args, fm_fetch_start_first, &fetch));
+    Ref bytes(run_fetch(self, args, true, &fetch));
     if (!bytes || !PyBytes_Check(bytes.get())) return bytes.release();
     const char *etag = nullptr;
     uint64_t object_bytes = 0;

@@ -61,6 +61,8 @@ bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     if (PyTuple_Check(image.get()) && PyTuple_Size(image.get()) == 4 &&
         PyUnicode_Check(PyTuple_GetItem(image.get(), 3)))
         return set_borrowed(std::move(image), sample);
+    if (PyTuple_Check(image.get()) && PyTuple_Size(image.get()) == 1)
+        return set_etag(PyTuple_GetItem(image.get(), 0), sample);
     if (PyTuple_Check(image.get())) return set_range(image.get(), sample);
     // Only bytes: a bytearray or an array may change or move while it is decoded.
     if (!PyBytes_Check(image.get())) {
@@ -91,6 +93,19 @@ bool Samples::set_borrowed(Ref buffer, fm_sample *sample) {
     sample->data = reinterpret_cast<const void *>(uintptr_t(address));
     sample->data_bytes = size_t(n_bytes);
     images.push_back(std::move(buffer));
+    return true;
+}
+
+// Of the object at sample->path only the version with this ETag is read.
+bool Samples::set_etag(PyObject *etag, fm_sample *sample) {
+    if (!PyUnicode_Check(etag)) {
+        PyErr_SetString(PyExc_TypeError, "an ETag must be str");
+        return false;
+    }
+    Ref encoded(PyUnicode_AsUTF8String(etag));
+    if (!encoded) return false;
+    sample->etag = PyBytes_AsString(encoded.get());
+    paths_.push_back(std::move(encoded));
     return true;
 }
 

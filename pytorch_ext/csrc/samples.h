@@ -11,11 +11,11 @@ namespace feedmill {
 class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, memory (address, n_bytes,
-    // owner, "memory"), a range (offset, n_bytes, verified, rows) of the file at the path, or None:
-    // the whole file. `labels`: None, or ints. `remote`: the _native.Remote that reads names such
-    // as s3://bucket/key, which gets its credentials at the first one; nullptr: none. More than
-    // most_samples are refused before memory is allocated for them. False: a Python exception is
-    // set.
+    // owner, "memory"), a range (offset, n_bytes, verified, rows) of the file at the path, (etag,):
+    // that version of the object at the path, or None: the whole file. `labels`: None, or ints.
+    // `remote`: the _native.Remote that reads names such as s3://bucket/key, which gets its
+    // credentials at the first one; nullptr: none. More than most_samples are refused before memory
+    // is allocated for them. False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
               size_t most_samples, PyObject *remote);
     std::vector<fm_sample> samples;
@@ -27,11 +27,12 @@ class Samples {
     bool set_labels(PyObject *labels);
     bool set_path(PyObject *path, fm_sample *sample);
     bool set_data(Ref image, Py_ssize_t i, fm_sample *sample);
+    bool set_etag(PyObject *etag, fm_sample *sample);
     bool set_range(PyObject *range, fm_sample *sample);
     bool set_borrowed(Ref buffer, fm_sample *sample);
     bool set_rows(PyObject *rows, fm_sample *sample);
     std::vector<fm_restart_index> rows_; // reserved for the whole batch: samples point to entries
-    References paths_;
+    References paths_;                   // and ETags
     PyObject *remote_ = nullptr;
 };
 

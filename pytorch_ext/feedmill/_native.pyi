@@ -263,9 +263,15 @@ class Remote:
     ) -> None:
         """Replaces all of them. ValueError: a key without its secret, or invalid characters."""
     def fetch(
-        self, name: str | bytes | PathLike[Any], offset: int = 0, n_bytes: int = 0, /
+        self,
+        name: str | bytes | PathLike[Any],
+        offset: int = 0,
+        n_bytes: int = 0,
+        etag: str | None = None,  # only the version with this ETag
+        /,
     ) -> bytes | str:
-        """Reads an object, or a range of it; a str: why it can't be read. Without the GIL."""
+        """Reads an object, or a range of it; a str: why it can't be read. Without the GIL. The name
+        may be a listing: see fm_fetch_start()."""
     def fetch_first(
         self, name: str | bytes | PathLike[Any], offset: int, n_bytes: int, /
     ) -> tuple[bytes, str, int | None] | str:
@@ -383,7 +389,11 @@ class Loader:
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike[Any]],
         data: Sequence[
-            bytes | tuple[int, int, Any, str] | tuple[int, int, bool, tuple[int, ...] | None] | None
+            bytes
+            | tuple[int, int, Any, str]
+            | tuple[int, int, bool, tuple[int, ...] | None]
+            | tuple[str]
+            | None
         ] | None = None,
         labels: Sequence[int] | None = None,  # copied to the device; None: zeros
     ) -> bool:
@@ -392,7 +402,8 @@ class Loader:
         data: for each sample its encoded image as bytes; or (address, n_bytes, owner, "memory"), a
         planner.buffers.Buffer, for one in memory that the owner keeps unchanged; or (offset,
         n_bytes, verified, rows), a planner.ranges.Range, to read that part of the file at its path,
-        or as much of it as the crop needs, see fm_sample; or None to read the whole file. With
+        or as much of it as the crop needs, see fm_sample; or (etag,), a planner.ranges.Version, to
+        read only that version of the object at its path; or None to read the whole file. With
         bytes or a buffer, the path only names the sample in messages ("": no name). The loader does
         not copy bytes objects and buffers, but references them until next() has returned their
         batch or its error, or start(), stop() or close() has ended the epoch. If submit() raises or

@@ -238,6 +238,70 @@ static void ranges_read_together_notice_changes(void **state) {
     session_close(&self);
 }
 
+/* ---- versions that an index names -------------------------------------------------------------
+ */
+
+static get get_version(session *self, const char *path, const char *etag, uint64_t n_bytes) {
+    get one;
+    get_init(&one, path);
+    one.read.path = one.url;
+    one.read.why = one.why;
+    one.read.etag = etag;
+    one.read.range_bytes = n_bytes;
+    submit_one(self->reads.reader, &one.read);
+    assert_ptr_equal(test_reads_pop(&self->reads), &one.read);
+    return one;
+}
+
+/* Also after attempts that break off, with or without the bytes that came. */
+static void indexed_versions_are_read(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    static const struct {
+        const char *script, *etag;
+    } cases[] = {{"etag=a", "\"a\""},
+                 {"etag=a", "W/\"b\""}, /* a weak one is not compared */
+                 {"etag=a", ""},
+                 {"no-if-match,etag=none", "\"a\""}, /* the server does not say */
+                 {"reset=500,etag=a etag=a", "\"a\""},
+                 {"reset=500,no-if-match,etag=none etag=a", "\"a\""}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        test_http_script(server, "/object", cases[i].script);
+        get one = get_version(&self, "/object", cases[i].etag, 0);
+        if (one.read.error) fail_msg("case %zu: %s", i, one.why);
+        test_check_file(&one.read, 1, N_BYTES);
+        fm_reader_return(self.reads.reader, &one.read);
+    }
+    session_close(&self);
+}
+
+/* Also by a server that ignores If-Match, and between two attempts. */
+static void changed_versions_are_refused(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    static const char *const scripts[] = {"etag=b", "no-if-match,etag=b", "reset=500,etag=a etag=b",
+                                          "reset=500,etag=a no-if-match,etag=b",
+                                          "reset=500,no-if-match,etag=none etag=b"};
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++)
+        for (uint64_t n_bytes = 0; n_bytes <= 5000; n_bytes += 5000) {
+            char path[32];
+            snprintf(path, sizeof(path), "/object%zu-%llu", i, (unsigned long long)n_bytes);
+            put(path, 1, N_BYTES);
+            test_http_script(server, path, scripts[i]);
+            const get one = get_version(&self, path, "\"a\"", n_bytes);
+            assert_int_equal(one.read.error, FM_READ_REMOTE);
+            assert_string_equal(one.why,
+                                "the object has changed since it was indexed; index it again");
+        }
+    session_close(&self);
+}
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 static const char *const passing[] = {
@@ -881,6 +945,8 @@ int main(void) {
         TEST(first_ranges_take_a_new_version),
         TEST(resumed_ranges_notice_changes),
         TEST(ranges_read_together_notice_changes),
+        TEST(indexed_versions_are_read),
+        TEST(changed_versions_are_refused),
         TEST(passing_faults_are_survived),
         TEST(slow_bodies_are_tried_again),
         TEST(lasting_faults_are_reported),

@@ -152,6 +152,33 @@ static void urls_stay_as_they_are(void **state) {
     fm_remote_close(&remote);
 }
 
+/* Of a bucket: the parameters are encoded by the caller, and signed. */
+static void listings(void **state) {
+    (void)state;
+    static const char query[] = "list-type=2&prefix=a%20b%2F&delimiter=%2F";
+    const fm_remote_credentials credentials = {.access_key = KEY, .secret_key = SECRET};
+    char name[128], url[128];
+    fm_remote *remote = open_at("http://127.0.0.1:9000", NULL, &credentials);
+    snprintf(name, sizeof(name), "s3://bucket?%s", query);
+    snprintf(url, sizeof(url), "http://127.0.0.1:9000/bucket/?%s", query);
+    check_url(remote, name, url);
+    fm_remote_request with = request_of(remote, name),
+                      without = request_of(remote, "s3://bucket/?");
+    assert_string_not_equal(header_of(&with, "Authorization"),
+                            header_of(&without, "Authorization"));
+    fm_remote_request_free(&with);
+    fm_remote_request_free(&without);
+    snprintf(name, sizeof(name), "gs://bucket?%s", query);
+    snprintf(url, sizeof(url), "https://storage.googleapis.com/bucket/?%s", query);
+    check_url(remote, name, url);
+    fm_remote_close(&remote);
+    remote = open_at(NULL, NULL, NULL);
+    snprintf(name, sizeof(name), "s3://bucket?%s", query);
+    snprintf(url, sizeof(url), "https://bucket.s3.us-east-1.amazonaws.com/?%s", query);
+    check_url(remote, name, url);
+    fm_remote_close(&remote);
+}
+
 static void check_refused(fm_remote *remote, const char *name, const char *why) {
     fm_remote_request request;
     fm_error error = {0};
@@ -172,6 +199,8 @@ static void refused_names(void **state) {
     check_refused(remote, "s3://bucket", "no key");
     check_refused(remote, "gs://bucket/", "no key; a name has the form gs://BUCKET/KEY");
     check_refused(remote, "s3://evil.com?/key", "the name of a bucket");
+    check_refused(remote, "s3://bucket?acl", "the name of a bucket");
+    check_refused(remote, "s3://?list-type=2", "no bucket");
     check_refused(remote, "s3://user:password@host/key", "the name of a bucket");
     check_refused(remote, "s3://a b/key", "the name of a bucket");
     check_refused(remote, "s3://../key", "the name of a bucket");
@@ -463,6 +492,7 @@ int main(void) {
         cmocka_unit_test(odd_keys),
         cmocka_unit_test(endpoints),
         cmocka_unit_test(urls_stay_as_they_are),
+        cmocka_unit_test(listings),
         cmocka_unit_test(refused_names),
         cmocka_unit_test(names_in_messages),
         cmocka_unit_test(ranges_and_versions),

@@ -168,19 +168,20 @@ def origins() -> dict[str, str]:
     return {} if opened is None else opened.keeper.origins()
 
 
-def fetch(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
+def fetch(name: str, offset: int = 0, n_bytes: int = 0, etag: str | None = None) -> bytes:
     """Reads a remote object, or a range of it. Blocks, without the GIL.
 
     Args:
         name: such as "s3://bucket/key".
         offset, n_bytes: of the range; 0 bytes: the whole object.
+        etag: only the version with this ETag, in its quotes; None: any.
 
     Raises:
         FileNotFoundError, PermissionError, OSError: the object can't be read.
         ValueError: the name or a setting is invalid.
     """
     _check(name)
-    data = _of_fetch().fetch(name, offset, n_bytes)
+    data = _of_fetch().fetch(name, offset, n_bytes, etag)
     if type(data) is str:
         raise read_error(name, data)
     assert type(data) is bytes
