@@ -1,13 +1,8 @@
 """s3:// names against moto's server, which checks signatures; and signatures against botocore's."""
 
-import os
-import socket
-import subprocess
-import sys
-import time
-
 import feedmill
 import helpers
+import moto_server
 import numpy as np
 import pytest
 import torch
@@ -16,18 +11,18 @@ from feedmill.cli import cli
 from feedmill.data import ImageList, imread
 from feedmill.remote import process
 from helpers import compose
+from moto_server import client_of
 from object_server import ObjectServer, without_settings
 from torch.utils.data import DataLoader as TorchDataLoader
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
-boto3 = pytest.importorskip("boto3")
+pytest.importorskip("boto3")
 botocore_auth = pytest.importorskip("botocore.auth")
 pytestmark = pytest.mark.skipif(not native.libcurl_version(), reason="built without libcurl")
 
 FIXED = compose(T.Resize((8, 9)), T.ToTensor())
 BUCKET = "images"
-POLICY = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"*","Resource":"*"}]}'
 ODD_KEYS = [
     "plain.jpg", "label=cat/a+b c.jpg", "ünïcode/日本.jpg", "double//slash.jpg", "a/../b/./c.jpg",
     "what?is#this&that;.jpg", "100%25.jpg", "it's(a)*key!.jpg", "a'b\"c<d>.jpg", "~tilde_-.jpg",
@@ -35,61 +30,10 @@ ODD_KEYS = [
 ]
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def moto():
-    """(URL, access key, secret key) of a server that refuses wrong signatures and unknown keys."""
-    pytest.importorskip("moto.server")
-    port = free_port()
-    # Four requests are needed to make a user; all others need a valid signature.
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_open(port, server)
-        yield url, *make_user(url)
-    finally:
-        server.kill()
-        server.wait()
-
-
-def wait_until_open(port, server):
-    while server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    pytest.skip("moto's server ended at once")
-
-
-def client_of(kind, url, key, secret):
-    config = botocore_config()(s3={"addressing_style": "path"})
-    return boto3.session.Session(key, secret, region_name="us-east-1").client(
-        kind, endpoint_url=url, config=config)
-
-
-def botocore_config():
-    from botocore.config import Config
-
-    return Config
-
-
-def make_user(url):
-    iam = client_of("iam", url, "any", "any")
-    iam.create_user(UserName="reader")
-    iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=POLICY)
-    key = iam.create_access_key(UserName="reader")["AccessKey"]
-    # Uses up the last request that needs no signature.
-    iam.list_users()
-    return key["AccessKeyId"], key["SecretAccessKey"]
+    with moto_server.started() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
