@@ -18,6 +18,7 @@ that it may import:
 - ``handover``: batches from worker processes through memory that is used again.
 - ``remote``: names such as s3://bucket/key, and the credentials to read them.
 - ``packing``: datasets in tar shards, ``Pack`` and ``WebDataset``, and the writer of packs.
+- ``indexing``: ``Index``, the images of a bucket or a folder, listed once.
 - ``profiling``: counters, stall attribution, reports, logs, and loaders that are not ours.
 - ``system``: facts about the machine, this process and other processes, and fork-safe locks.
 - ``integrations``: other libraries' own ways to build loaders.
@@ -37,6 +38,7 @@ from feedmill._ops import __version__
 if TYPE_CHECKING:
     from feedmill.data.reading import imread
     from feedmill.deferred import deferred_images
+    from feedmill.indexing.dataset import Index
     from feedmill.integrations.accelerate import keep_in_accelerate, prepare, skip_first_batches
     from feedmill.iterators.verify import VerificationError
     from feedmill.loader import DataLoader
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataLoader",
+    "Index",
     "Pack",
     "Stats",
     "VerificationError",
@@ -68,6 +71,7 @@ __all__ = [
 # do without, and which takes seconds.
 _HOMES = {
     "DataLoader": "loader",
+    "Index": "indexing.dataset",
     "Pack": "packing.dataset",
     "Stats": "profiling.report.stats",
     "VerificationError": "iterators.verify",

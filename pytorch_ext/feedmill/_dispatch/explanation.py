@@ -123,6 +123,8 @@ def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
         paths = getattr(dataset, "__dict__", {}).get("paths")
         if type(dataset).__module__.startswith("feedmill.packing"):
             paths = dataset.shard_paths()
+        if any(one.__module__ == "feedmill.indexing.dataset" for one in type(dataset).__mro__):
+            paths = [dataset.root]
         if hasattr(type(dataset), "feedmill_item") and type(paths) is list:
             for path in paths[probed(len(paths))]:
                 place = place_of(path)

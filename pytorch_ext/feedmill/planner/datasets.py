@@ -469,7 +469,8 @@ class _DatasetReader:
                 "feedmill_item replaces only __getitem__"
             )
         # The feedmill_item of feedmill's own datasets applies the target_transform itself.
-        ours = [("feedmill.data.images", "ImageList"), ("feedmill.packing.shards", "ShardDataset")]
+        ours = [("feedmill.data.images", "ImageList"), ("feedmill.packing.shards", "ShardDataset"),
+                ("feedmill.indexing.dataset", "Index")]
         applies = any(owner is getattr(sys.modules.get(at), name, None) for at, name in ours)
         if getattr(dataset, "target_transform", None) is not None and not applies:
             self.add_reason(_TARGET_TRANSFORM)

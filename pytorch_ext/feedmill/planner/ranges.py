@@ -1,4 +1,5 @@
-"""Images that are a byte range of a file, such as a member of a tar archive."""
+"""Images that are a byte range of a file, such as a member of a tar archive, or one version of a
+remote object."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from feedmill.remote.process import fetch
 _MAX_BYTES = 1 << 61
 # Limit of the entries of a restart index, as in fm_jpeg_rows.
 _MAX_ROWS = 64
+# As FM_ETAG_BYTES, without the terminating 0.
+_MAX_ETAG_CHARS = 135
 
 
 class Range(NamedTuple):
@@ -59,6 +62,43 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         return f"bytes {self.offset} to {self.offset + self.n_bytes - 1}"
+
+
+class Version(NamedTuple):
+    """A whole remote object, of which only one version is read.
+
+    Attributes:
+        etag: of that version, with its quotes.
+    """
+
+    etag: str
+
+    def read(self, path: Any) -> bytes:
+        """Reads the remote object ``path``. Raises OSError if it can't be read, or has changed."""
+        return fetch(path, etag=self.etag)
+
+
+def version_of(parts: tuple[Any, ...]) -> Version | None:
+    """The version in ``(name, etag)``; None: any version.
+
+    Raises:
+        TypeError, ValueError: the tuple is not such a version.
+    """
+    name, etag = parts
+    if not is_name(name) or not isinstance(etag, str):
+        raise TypeError(
+            "a tuple of two values must be (name of a remote object, ETag), not "
+            f"({type(name).__name__}, {type(etag).__name__})"
+        )
+    if not etag or etag.startswith("W/"):
+        return None
+    is_etag = len(etag) > 2 and etag[0] == etag[-1] == '"' and etag.isascii() and etag.isprintable()
+    if not is_etag or len(etag) > _MAX_ETAG_CHARS:
+        raise ValueError(
+            f"{etag[:200]!r} is not an ETag: these are in double quotes, and have at most "
+            f"{_MAX_ETAG_CHARS} characters"
+        )
+    return Version(etag)
 
 
 def range_of(parts: tuple[Any, ...]) -> Range | None:

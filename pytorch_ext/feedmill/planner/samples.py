@@ -15,7 +15,7 @@ import numpy as np
 
 from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
-from feedmill.planner.ranges import Range, range_of
+from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
 from feedmill.remote.names import has_names, shown
 from feedmill.remote.sources import open_source
@@ -180,7 +180,8 @@ class Item(NamedTuple):
     Attributes:
         position: index in the DataLoader's dataset, from 0; keys the sampled parameters.
         path: the file's path as the dataset returns it; "" if the dataset returned bytes.
-        data: the encoded image, or its byte range in the file; None: the whole file.
+        data: the encoded image, its byte range in the file, or the version of a remote object that
+            is meant; None: the whole file.
         target: as the dataset returns it.
         base_dataset: the dataset that holds the sample.
         index: the sample's index in that dataset.
@@ -188,16 +189,17 @@ class Item(NamedTuple):
 
     position: int
     path: Any
-    data: bytes | Buffer | Range | None
+    data: bytes | Buffer | Range | Version | None
     target: Any
     base_dataset: BaseDataset
     index: Any
 
     def source(self) -> Any:
-        """The path, or the encoded image. Reads the image if it is a byte range of a file.
+        """The path, or the encoded image. Reads the image if it is a byte range of a file, or a
+        certain version of an object.
 
         Raises:
-            OSError: the range can't be read.
+            OSError: it can't be read.
             Exception: the one that the dataset returned in place of the image.
         """
         if self.data is None:
@@ -206,7 +208,9 @@ class Item(NamedTuple):
             raise _copy_to_raise(self.data.error)
         if type(self.data) is Buffer:
             return self.data.copied()
-        return self.data.read(self.path) if type(self.data) is Range else self.data
+        if type(self.data) is Range or type(self.data) is Version:
+            return self.data.read(self.path)
+        return self.data
 
     def size(self) -> tuple[int, int]:
         """The image's (width, height), which Pillow reads from its header. Raises as source() and
@@ -489,11 +493,11 @@ class Source:
                 "return a pair (path or bytes, target)"
             )
         path, target = found
-        data: bytes | Buffer | Range | None = None
+        data: bytes | Buffer | Range | Version | None = None
         if base_dataset.has_feedmill_item and type(path) is tuple:
             try:
                 # Range() has no empty range, as 0 bytes mean the whole file; b"" is an empty image.
-                data = range_of(path) or b""
+                data = version_of(path) if len(path) == 2 else range_of(path) or b""
             except (TypeError, ValueError) as error:
                 raise type(error)(f"feedmill_item for index {index!r}: {error}") from None
             path = path[0]
@@ -545,6 +549,8 @@ def _names_remote(base_dataset: BaseDataset) -> bool | None:
     dataset = base_dataset.dataset
     if type(dataset).__module__.startswith("feedmill.packing"):
         return has_names(dataset.shard_paths())
+    if type(dataset).__module__ == "feedmill.indexing.dataset":
+        return bool(dataset.is_remote)
     paths = getattr(dataset, "__dict__", {}).get("paths")
     if type(dataset).__module__ == "feedmill.data.images" and type(paths) is list:
         return has_names(paths)

@@ -1,0 +1,266 @@
+"""Lists buckets with ListObjectsV2, many prefixes at a time.
+
+The requests, their retries and signatures are those that read objects (``remote.process``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote_plus
+from xml.etree import ElementTree
+
+from feedmill.indexing.building import Entry
+from feedmill.remote.process import fetch, origins
+
+# Listings at a time. A page of 1000 objects takes S3 some 100 ms.
+_THREADS = 32
+
+
+class Place(NamedTuple):
+    """Objects of a bucket.
+
+    Attributes:
+        bucket: such as "s3://bucket".
+        prefix: begin of the objects' keys, "" or with a "/" at its end.
+    """
+
+    bucket: str
+    prefix: str
+
+    @property
+    def root(self) -> str:
+        return f"{self.bucket}/{self.prefix}"
+
+
+class _Page(NamedTuple):
+    """A response to ListObjectsV2, with keys behind the prefix.
+
+    Attributes:
+        entries: the objects.
+        folders: begins of further keys up to the delimiter, which they end with.
+        token: of the next page; "": this is the last one.
+    """
+
+    entries: list[Entry]
+    folders: list[str]
+    token: str
+
+
+def place_of(source: str) -> Place:
+    """The place that a name such as s3://bucket/prefix stands for.
+
+    Raises:
+        ValueError: it has no bucket.
+    """
+    scheme, _, rest = source.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if not bucket:
+        raise ValueError(f"{source!r} has no bucket; a name has the form {scheme}://BUCKET/PREFIX")
+    prefix = prefix.rstrip("/")
+    return Place(f"{scheme.lower()}://{bucket}", prefix + "/" if prefix else "")
+
+
+def list_all(place: Place, update: Callable[[int], Any]) -> Iterator[tuple[str, list[Entry]]]:
+    """Lists all objects of a place: the folders at its top first, then each of them, in threads.
+
+    Args:
+        update: called with the number of objects that were listed since the last call.
+
+    Yields:
+        For each folder, in any order, its name without a "/", and its objects, whose keys begin
+        behind the place's prefix. Then "" and the objects that are in no folder.
+
+    Raises:
+        OSError: a listing failed; the text says what to do. FileNotFoundError if there is no such
+            bucket, PermissionError if it may not be listed.
+    """
+    top: list[Entry] = []
+    folders: list[str] = []
+    for page in _pages(place, "", "/", threading.Event()):
+        top += page.entries
+        folders += page.folders
+        update(len(page.entries))
+
+    def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry]]:
+        found: list[Entry] = []
+        for page in _pages(place, folder, "", stopped):
+            found += page.entries
+            counts.put(len(page.entries))
+        return folder[:-1], found
+
+    counts: queue.SimpleQueue[int] = queue.SimpleQueue()
+    yield from _parallel(work, folders, lambda: update(_sum_of(counts)))
+    yield "", top
+
+
+def _sum_of(counts: queue.SimpleQueue[int]) -> int:
+    total = 0
+    while not counts.empty():
+        total += counts.get()
+    return total
+
+
+def _parallel(
+    work: Callable[[str, threading.Event], Any], items: list[str], waiting: Callable[[], Any]
+) -> Iterator[Any]:
+    """Results of work(item, stopped) for all items, as they come. Calls ``waiting`` now and then.
+
+    The threads are daemons, so that Ctrl-C does not wait for a server. ``stopped`` is set when
+    the results are not wanted any more.
+    """
+    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.is_set():
+            try:
+                item = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((work(item, stopped), None))
+            except BaseException as error:
+                done.put((None, error))
+
+    for item in items:
+        todo.put(item)
+    for number in range(min(_THREADS, len(items))):
+        threading.Thread(target=run, name=f"fm-listing-{number}", daemon=True).start()
+    try:
+        n_left = len(items)
+        while n_left:
+            waiting()
+            try:
+                result, error = done.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            n_left -= 1
+            if error is not None:
+                raise error
+            yield result
+        waiting()
+    finally:
+        stopped.set()
+
+
+# ---- one listing ---------------------------------------------------------------------------------
+
+
+def _pages(
+    place: Place, within: str, delimiter: str, stopped: threading.Event
+) -> Iterator[_Page]:
+    """The pages of one listing, below place.prefix + within."""
+    token = ""
+    while not stopped.is_set():
+        page = _page_of(place, within, delimiter, token)
+        yield page
+        if not page.token:
+            return
+        if page.token == token:
+            raise OSError(errno.EPROTO, "the server repeats a page of its listing", place.root)
+        token = page.token
+
+
+def _page_of(place: Place, within: str, delimiter: str, token: str) -> _Page:
+    parameters = {"list-type": "2", "encoding-type": "url", "prefix": place.prefix + within}
+    if delimiter:
+        parameters["delimiter"] = delimiter
+    if token:
+        parameters["continuation-token"] = token
+    query = "&".join(f"{name}={quote(value, safe='-_.~', errors='surrogateescape')}"
+                     for name, value in parameters.items())
+    try:
+        response = fetch(f"{place.bucket}?{query}")
+    except OSError as error:
+        raise _explained(error, place) from None
+    return _parsed(response, place)
+
+
+def _parsed(response: bytes, place: Place) -> _Page:
+    """Raises OSError if the response is not that of an S3 server."""
+    try:
+        tree = ElementTree.fromstring(response)
+        if tree.tag.rpartition("}")[2] != "ListBucketResult":
+            raise ValueError
+        return _page_in(tree, place)
+    except (ElementTree.ParseError, ValueError):
+        raise OSError(
+            errno.EPROTO,
+            f"the server does not answer as S3 does: {_endpoint_advice(place)}", place.root,
+        ) from None
+
+
+def _page_in(tree: ElementTree.Element, place: Place) -> _Page:
+    """Raises ValueError if a size is not a number."""
+    space, end, _ = tree.tag.rpartition("}")
+    space += end
+    is_url = tree.findtext(f"{space}EncodingType", "") == "url"
+
+    def text(node: ElementTree.Element, name: str) -> str:
+        return node.findtext(space + name, "")
+
+    def key_of(node: ElementTree.Element, name: str) -> str:
+        key = text(node, name)
+        return unquote_plus(key, errors="surrogateescape") if is_url else key
+
+    n = len(place.prefix)
+    entries = [
+        Entry(key_of(one, "Key")[n:], int(text(one, "Size") or -1), _plain(text(one, "ETag")))
+        for one in tree.iter(f"{space}Contents")
+    ]
+    folders = [key_of(one, "Prefix")[n:] for one in tree.iter(f"{space}CommonPrefixes")]
+    token = text(tree, "NextContinuationToken") if text(tree, "IsTruncated") == "true" else ""
+    return _Page(entries, folders, token)
+
+
+def _plain(etag: str) -> str:
+    """A strong ETag without its quotes; "": it is weak, or there is none."""
+    return "" if etag.startswith("W/") else etag.strip('"')
+
+
+# ---- what went wrong -----------------------------------------------------------------------------
+
+
+def _explained(error: OSError, place: Place) -> OSError:
+    """The error of a listing, with what to do about it."""
+    why, is_s3 = error.strerror or str(error), place.bucket.startswith("s3://")
+    if isinstance(error, FileNotFoundError):
+        advice = f"there is no bucket of this name at the server; {_endpoint_advice(place)}"
+    elif isinstance(error, PermissionError):
+        scheme = place.bucket.partition(":")[0]
+        keys = origins().get(scheme, "none")
+        right = "s3:ListBucket" if is_s3 else "storage.objects.list"
+        advice = (
+            f"it may not be listed with the credentials in use ({keys}): they need the permission "
+            f"{right}. A table of keys and labels needs no listing: --csv FILE --no-list"
+        )
+    elif is_s3 and any(code in why for code in ("HTTP 301", "HTTP 307", "HTTP 400")):
+        advice = (
+            "the bucket may be in another region: set AWS_REGION, now "
+            f"{os.environ.get('AWS_REGION') or os.environ.get('AWS_DEFAULT_REGION') or 'not set'}"
+        )
+    else:
+        advice = _endpoint_advice(place)
+    number = error.errno or errno.EIO
+    return OSError(number, f"{why}: {advice}", place.root)
+
+
+def _endpoint_advice(place: Place) -> str:
+    """What to look at if a server is the wrong one."""
+    name = "AWS_ENDPOINT_URL" if place.bucket.startswith("s3://") else "STORAGE_EMULATOR_HOST"
+    names = (name, "AWS_ENDPOINT_URL_S3") if name == "AWS_ENDPOINT_URL" else (name,)
+    is_set = any(os.environ.get(one) for one in names)
+    state = "is set" if is_set else "is not set, so that it was asked at the store's own address"
+    return f"check the bucket's name, and the server's address: {name} {state}"
+
+
+def some_names(names: Iterable[str], n: int) -> str:
+    """The first of n names in words, such as "'a', 'b', ... (12 in all)"."""
+    first = [repr(name) for _, name in zip(range(3), names)]
+    return ", ".join(first) + (f", ... ({n:,} in all)" if n > len(first) else "")
