@@ -1020,10 +1020,9 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
- * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_ERASING with a random number for each pixel or each channel of grayscale images draws
- * other numbers than the original code; those of other images' pixels are fm_noise_torch()'s.
- * FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws(). The random
+ * numbers of a RANDOM_ERASING's pixels are skipped; they are fm_noise_torch()'s. FM_ERR_ARGUMENT,
+ * LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,

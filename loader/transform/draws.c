@@ -141,6 +141,20 @@ static void draw_blur(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw->values[0] = op->values[0] + (op->values[1] - op->values[0]) * (double)fm_rng_f32(rng);
 }
 
+/* Of the image that a RandomErasing gets; an op that belongs to no plan gets three. */
+static size_t channels_of(const fm_op *op) {
+    const double channels = op->values[FM_DRAWS_CHANNELS];
+    return channels == 0 ? 3 : (size_t)channels;
+}
+
+/* The random numbers of the pixels are made when they are written. */
+static void skip_pixels(const fm_op *op, const fm_draw_key *key, const fm_box *boxes, uint32_t n) {
+    if (key->before_pixels) *key->before_pixels = *key->streams;
+    for (uint32_t i = 0; i < n; i++)
+        fm_torch_skip_normals(key->streams,
+                              channels_of(op) * (size_t)boxes[i].height * (size_t)boxes[i].width);
+}
+
 /* RandomErasing.get_params: if ten attempts fail, there is no box. */
 static bool draw_box(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, int32_t n_boxes,
                      fm_box *box) {
@@ -155,6 +169,7 @@ static bool draw_box(const fm_op *op, fm_rng *rng, int32_t width, int32_t height
         if (!(rows < height && columns < width)) continue;
         box->height = (int32_t)rows;
         box->width = (int32_t)columns;
+        if (rng->key.streams && op->values[3] == 2) skip_pixels(op, &rng->key, box, 1);
         box->top = (int32_t)fm_rng_below(rng, (uint32_t)(height - box->height) + 1);
         box->left = (int32_t)fm_rng_below(rng, (uint32_t)(width - box->width) + 1);
         return true;
@@ -175,13 +190,6 @@ static void add_box(fm_draw *draw, const fm_box *box) {
     draw->values[draw->n_values++] = box->height * 65536.0 + box->width;
 }
 
-/* The random numbers of the pixels are made when they are written. */
-static void skip_pixels(const fm_draw_key *key, const fm_box *boxes, uint32_t n) {
-    if (key->before_pixels) *key->before_pixels = *key->streams;
-    for (uint32_t i = 0; i < n; i++)
-        fm_torch_skip_normals(key->streams, 3 * (size_t)boxes[i].height * (size_t)boxes[i].width);
-}
-
 /* timm's, with streams: it draws from Python's generator, and the numbers that it writes from
  * torch's. */
 static void draw_erasing_of_timm(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
@@ -190,11 +198,12 @@ static void draw_erasing_of_timm(const fm_op *op, fm_rng *rng, int32_t width, in
     const uint32_t n = fm_draws_python_boxes(op, &rng->key.streams->python, width, height, boxes);
     if (op->values[5] > 1 || op->values[3] == 1) draw->n_values = 2;
     for (uint32_t i = 0; i < n; i++) add_box(draw, &boxes[i]);
-    if (op->values[3] == 2 && n > 0) skip_pixels(&rng->key, boxes, n);
+    if (op->values[3] == 2 && n > 0) skip_pixels(op, &rng->key, boxes, n);
     if (op->values[3] != 1 || n == 0) return;
     draw->n_values = FM_DRAWS_COLORS + 3 * (int32_t)n;
-    for (int32_t i = FM_DRAWS_COLORS; i < draw->n_values; i++)
-        draw->values[i] = (double)fm_torch_normal(rng->key.streams);
+    for (uint32_t i = 0; i < n; i++)
+        for (size_t k = 0; k < channels_of(op); k++)
+            draw->values[FM_DRAWS_COLORS + 3 * i + k] = (double)fm_torch_normal(rng->key.streams);
 }
 
 /* torchvision's and timm's, which may erase several boxes. */
@@ -206,7 +215,7 @@ static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t he
     }
     const uint32_t least = op->values[4] > 1 ? (uint32_t)op->values[4] : 1;
     const uint32_t most = op->values[5] > 1 ? (uint32_t)op->values[5] : 1;
-    const bool has_seed = op->values[3] != 0 || most > 1;
+    const bool has_seed = !rng->key.streams && (op->values[3] != 0 || most > 1);
     if (has_seed) draw->n_values = 2;
     if (!is_applied(op, rng)) return;
     const uint32_t n_boxes = most > least ? least + fm_rng_below(rng, most - least + 1) : least;

@@ -10,6 +10,9 @@
 /* fm_draw.values[] of a RANDOM_ERASING: the first number of the first box's channels. */
 enum { FM_DRAWS_COLORS = 16 };
 
+/* fm_op.values[] of a plan's RANDOM_ERASING: the image's channels, which the plan sets. */
+enum { FM_DRAWS_CHANNELS = 8 };
+
 /*
  * torch's float32 Tensor.uniform_(low, high), whose kernels for AVX2 and newer round once, as
  * fmaf() does on every machine.

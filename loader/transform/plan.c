@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "transform/draws.h"
 #include "transform/draws_timm.h"
 #include "transform/half.h"
 #include "transform/op_check.h"
@@ -157,6 +158,7 @@ static int add_ops(fm_plan *plan, const fm_transform *transform, fm_error *error
     }
     plan->n_ops = transform->n_ops;
     plan->erases = plan->n_ops && plan->ops[plan->n_ops - 1].kind == FM_OP_RANDOM_ERASING;
+    if (plan->erases) plan->ops[plan->n_ops - 1].values[FM_DRAWS_CHANNELS] = plan->channels;
     plan->augments = plan->n_front + plan->erases < plan->n_ops;
     const int status = compute_sizes(plan, error);
     if (status) return status;

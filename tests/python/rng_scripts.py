@@ -93,11 +93,12 @@ LAST = [
     "v1.ToTensor(), T.RandomErasing({p})",
     "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), T.RandomErasing({p}, value=1.5)",
     "v1.ToTensor(), T.RandomErasing({p}, (0.1, 0.5), (0.5, 1.5))",
+    "v1.ToTensor(), T.RandomErasing({p}, value='random')",
     "v1.ToTensor(), erasing_of_timm({p}, max_count={n})",
     "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), erasing_of_timm({p}, mode='rand', max_count={n})",
     "v1.ToTensor(), erasing_of_timm({p}, mode='pixel', max_count={n})",
 ]
-RARE_LAST = ["v1.ToTensor(), T.RandomErasing({p}, value='random')"]
+RARE_LAST = ["v1.PILToTensor(), v1.ConvertImageDtype(torch.float16), T.RandomErasing({p}, value='random')"]
 SIZES = ["24", "(24, 20)", "(17, 31)"]
 
 

@@ -311,6 +311,22 @@ def test_random_erasing_with_dtypes_and_layouts(images):
             list(loader)
 
 
+@MODULES
+def test_random_erasing_with_random_numbers(images, module):
+    erasing = module.RandomErasing(0.8, value="random")
+    head = (module.RandomResizedCrop(23), module.RandomHorizontalFlip())
+    check(images, *head, T.ToTensor(), T.Normalize(MEAN, STD), erasing)
+    check(images, *head, module.Grayscale(), T.ToTensor(), erasing)
+    check(images, *head, T.ToTensor(),
+          module.RandomErasing(1.0, scale=(0, 0.002), ratio=(0.1, 9), value="random"))
+
+
+def test_random_erasing_of_images(images):
+    head = (v2.RandomResizedCrop(23), v2.ToImage(), v2.ToDtype(torch.float32, scale=True))
+    check(images, *head, v2.RandomErasing(0.8, value="random"))
+    check(images, *head, v2.RandomErasing(0.8, value="random"), v2.ToPureTensor())
+
+
 def test_v2_transforms_after_to_image(images):
     check(images, v2.RandomResizedCrop(20), v2.TrivialAugmentWide(), v2.ToImage(),
           v2.RandomVerticalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD),
@@ -327,7 +343,11 @@ def test_to_tensor_and_back(images):
 HEAD = (T.Resize((8, 8)),)
 LEFT = {
     "expand": ((*HEAD, T.RandomRotation(9, expand=True), T.ToTensor()), "expand=True"),
-    "random_erasing": ((*HEAD, T.ToTensor(), T.RandomErasing(value="random")), "value='random'"),
+    "behind_noise": (
+        (*HEAD, T.ToTensor(), T.RandomErasing(value="random"), T.Normalize(MEAN, STD)),
+        "another transform follows"),
+    "noise_of_bytes": (
+        (*HEAD, T.PILToTensor(), T.RandomErasing(value="random")), "a tensor of torch.uint8"),
     "jitter_of_tensors": ((*HEAD, T.ToTensor(), T.ColorJitter(0.1)), "put it before"),
     "behind_erasing": (
         (*HEAD, T.ToTensor(), T.RandomErasing(), T.RandomVerticalFlip()), "follows RandomErasing"),

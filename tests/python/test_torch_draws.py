@@ -130,6 +130,7 @@ def check(transform, n_rounds=N_ROUNDS, accepted="no error"):
             n_accepted += 1
             continue
         draws, after = loader.draws_torch(before, *image.size)
+        draws = torch_pixels.with_pixels(loader, draws, before, *image.size)
         assert after == streams(), number
         got = run_steps(plan.steps, image, lambda width, height, draws=draws: draws)
         assert torch.equal(got, wanted), (number, image.size, draws)
@@ -149,6 +150,20 @@ def test_erasing(module):
     check(module.Compose([module.Resize((24, 30)), v1.ToTensor(), module.RandomErasing(0.7)]))
     check(module.Compose([module.RandomCrop(7, padding=3), module.RandAugment(), v1.ToTensor(),
                           module.RandomErasing(0.5, (0.5, 1.0), (0.1, 9.0))]))
+
+
+needs_same_normal = pytest.mark.skipif(
+    not torch_pixels.is_as_torch(), reason="torch's normal_() differs on this CPU"
+)
+
+
+@needs_same_normal
+@pytest.mark.parametrize("module", [v1, v2])
+@pytest.mark.parametrize("n_channels", [1, 3])
+def test_erasing_with_random_numbers(module, n_channels):
+    head = (module.Resize((24, 30)), v1.Grayscale(n_channels), v1.ToTensor())
+    for options in ({}, {"scale": (0.5, 1.0), "ratio": (0.1, 9.0)}, {"scale": (0, 0.01)}):
+        check(module.Compose([*head, module.RandomErasing(0.7, value="random", **options)]))
 
 
 @pytest.mark.parametrize("module", [v1, v2])

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/normals.h"
 #include "guarded.h"
 #include "pipeline/erasing.h"
 #include "transform/draws.h"
@@ -101,6 +102,53 @@ static void one_box_of_a_constant_draws_what_it_always_drew(void **state) {
         assert_true(wanted.flip == got.flip && wanted.n_values == 0 && got.n_values == 0);
         assert_int_equal(draw_of(&noise, i).n_values, 2);
     }
+}
+
+/* A plan knows how many numbers its RandomErasing writes, also for images of one channel. */
+static void plans_set_the_channels(void **state) {
+    (void)state;
+    fm_plan plan;
+    for (int channels = 1; channels <= 3; channels += 2) {
+        const fm_op ops[] = {
+            {.kind = FM_OP_CENTER_CROP, .height = HEIGHT, .width = WIDTH},
+            {.kind = FM_OP_GRAYSCALE, .values = {channels}},
+            erasing_of(2, 0, 0),
+        };
+        const fm_transform transform = {
+            .ops = ops, .n_ops = 3, .dtype = FM_FLOAT32, .std = {1, 1, 1}};
+        fm_error error = {0};
+        assert_int_equal(fm_plan_init(&plan, &transform, &error), FM_OK);
+        assert_true(plan.ops[2].values[FM_DRAWS_CHANNELS] == channels);
+    }
+}
+
+/* torchvision draws the numbers of the pixels between the box's size and its place. */
+static void pixels_are_drawn_before_the_place(void **state) {
+    (void)state;
+    const fm_op constant = erasing_of(0, 0, 0), pixels = erasing_of(2, 0, 0);
+    int n_drawn = 0;
+    for (uint32_t seed = 0; seed < 50; seed++) {
+        fm_streams drawn = {.torch = {.next = FM_MT19937_N}}, before = {0};
+        for (uint32_t i = 0; i < FM_MT19937_N; i++) drawn.torch.words[i] = (i + seed) * 2654435761u;
+        fm_streams other = drawn;
+        const fm_draw_key key = {.streams = &drawn, .before_pixels = &before};
+        fm_rng rng = fm_rng_init(&key, 1);
+        fm_draw draw = {.kind = pixels.kind};
+        fm_draws_make(&pixels, &rng, WIDTH, HEIGHT, &draw);
+        assert_int_equal(draw.n_values, 0);
+        if (!draw.flip) continue; /* no attempt found a box that fits */
+        n_drawn++;
+        fm_torch_skip_normals(&before, 3 * (size_t)draw.height * (size_t)draw.width);
+        fm_mt19937_u32(&before.torch); /* top and left */
+        fm_mt19937_u32(&before.torch);
+        assert_memory_equal(&before, &drawn, sizeof(drawn));
+        const fm_draw_key other_key = {.streams = &other};
+        rng = fm_rng_init(&other_key, 1);
+        fm_draw without = {.kind = constant.kind};
+        fm_draws_make(&constant, &rng, WIDTH, HEIGHT, &without);
+        assert_true(draw.height == without.height && draw.width == without.width);
+    }
+    assert_true(n_drawn > 25);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -219,6 +267,8 @@ int main(void) {
         cmocka_unit_test(plans_check_the_parameters),
         cmocka_unit_test(boxes_lie_in_the_image),
         cmocka_unit_test(one_box_of_a_constant_draws_what_it_always_drew),
+        cmocka_unit_test(plans_set_the_channels),
+        cmocka_unit_test(pixels_are_drawn_before_the_place),
         cmocka_unit_test(noise_is_that_of_the_philox_words),
         cmocka_unit_test(boxes_hold_what_was_drawn),
         cmocka_unit_test(boxes_hold_the_colors_that_were_drawn),

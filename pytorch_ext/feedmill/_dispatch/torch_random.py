@@ -165,8 +165,6 @@ def _of_trial(loader: Any, source: Source) -> str:
     engines = state.engine_pool
     numbers = np.linspace(0, source.n_samples - 1, _N_TRIED).astype(int).tolist()
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
-        if why := _why_not_channels(handle, source):
-            return why
         for number in numbers if source.n_samples else ():
             try:
                 tried = _try(handle, loader.dataset, source, number)
@@ -183,18 +181,6 @@ def _of_trial(loader: Any, source: Source) -> str:
     if source.n_samples:
         state.tried_source = source, why
     return why
-
-
-def _why_not_channels(handle: Any, source: Source) -> str:
-    """Why the random numbers that RandomErasing writes can't be torch's; "": they can."""
-    shapes = handle.view_shapes or (handle.out_shape,)
-    for view, shape in zip(getattr(source.plan, "views", ()), shapes):
-        is_noise = any(
-            op.kind == KINDS["RandomErasing"] and any(op.values[3:4]) for op in view.ops[-1:]
-        )
-        if is_noise and shape[0] != 3:
-            return "RandomErasing writes random numbers to images of one channel"
-    return ""
 
 
 class _Unreachable(Exception):

@@ -281,9 +281,11 @@ def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
                 "scale": values[3], "shear": values[4:6]}
     if name == "RandomErasing" and flip:
         value = step.transform.value
+        box = {"i": top, "j": left, "h": height, "w": width}
+        if value is None or isinstance(value, str):
+            return {**box, "v": timm_replay.noise_of(draw, (image.shape[-3], height, width))}
         listed = [float(one) for one in (value if isinstance(value, (list, tuple)) else [value])]
-        return {"i": top, "j": left, "h": height, "w": width,
-                "v": torch.tensor(listed)[:, None, None]}
+        return {**box, "v": torch.tensor(listed)[:, None, None]}
     return None
 
 

@@ -207,6 +207,16 @@ class _Unfilled:
         return self._noise.fill(self._tensor)
 
 
+def noise_of(draw: Any, shape: Sequence[int]) -> torch.Tensor:
+    """The random numbers of this shape that torchvision's RandomErasing writes."""
+    numbers = torch.empty(shape)
+    if not numbers.numel():
+        return numbers
+    is_torchs = isinstance(draw, PixelDraw)
+    noise = _TorchNoise(draw.state) if is_torchs else _GivenNoise(noise_seed_of(draw), ())
+    return noise.fill(numbers)  # type: ignore[no-any-return]
+
+
 def erased(transform: Any, image: Any, draw: Any) -> Any:
     """Applies a RandomErasing to an image tensor (channels, height, width): timm's own code writes
     each box."""

@@ -110,16 +110,16 @@ def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
     return readers[name](transform, module, n_channels)
 
 
-def read_erasing(transform: Any, n_channels: int) -> tuple[Op, list[float]]:
+def read_erasing(transform: Any, module: str, n_channels: int) -> tuple[Op, list[float]]:
     """The op of a RandomErasing, without its values, and the values: one, or one for each channel.
-    The caller converts the values to the image's type and adds them to the op."""
+    The caller converts the values to the image's type and adds them to the op. Where the op's value
+    3 is not 0, it writes random numbers in place of them."""
     value = transform.value
-    if isinstance(value, str) or value is None:
-        raise unsupported_argument("RandomErasing", "value", value, "a number")
-    values = list(value) if type(value) in (list, tuple) else [value]
+    is_random = value is None or (module != V2 and type(value) is str and value == "random")
+    values = list(value) if type(value) in (list, tuple) else [0.0 if is_random else value]
     if len(values) not in (1, n_channels) or not all(map(is_number, values)):
         raise unsupported_argument(
-            "RandomErasing", "value", value, "one finite number, or one for each channel"
+            "RandomErasing", "value", value, "one finite number, one for each channel, or 'random'"
         )
     scale = range_pair(transform.scale, "RandomErasing's scale")
     ratio = range_pair(transform.ratio, "RandomErasing's ratio")
@@ -128,7 +128,9 @@ def read_erasing(transform: Any, n_channels: int) -> tuple[Op, list[float]]:
     if ratio[0] < 1e-30 or ratio[1] > 1e30:
         raise unsupported_argument("RandomErasing", "ratio", ratio, "from 1e-30 to 1e30")
     p = probability(transform, "RandomErasing")
-    return Op(KINDS["RandomErasing"], 0, 0, 0, *scale, *ratio, p), [float(one) for one in values]
+    written = (0.0, 0.0, 0.0, 2.0) if is_random else ()
+    op = Op(KINDS["RandomErasing"], 0, 0, 0, *scale, *ratio, p, values=written)
+    return op, [float(one) for one in values]
 
 
 def read_erasing_of_timm(transform: Any) -> Op:

@@ -116,10 +116,15 @@ class PixelValues:
         self.ramp = torch.cat([self.ramp.as_subclass(torch.Tensor), column], -1).as_subclass(kind)
         self.erases = True
 
-    def add_noise(self) -> None:
+    def add_noise(self, as_image: bool) -> None:
         """Notes that RandomErasing writes numbers with the standard normal distribution.
-        UnsupportedError if the image can't hold them as they are drawn."""
-        if type(self.ramp) is not torch.Tensor or self.ramp.dtype is not torch.float32:
+        UnsupportedError if the image can't hold them as they are drawn.
+
+        Args:
+            as_image: the tensor may be a tv_tensors.Image.
+        """
+        is_plain = type(self.ramp) is torch.Tensor
+        if not (is_plain or as_image) or self.ramp.dtype is not torch.float32:
             raise UnsupportedError(
                 f"RandomErasing writes random numbers to a tensor of {self.ramp.dtype}, which is "
                 "not supported natively; it must be a plain tensor of torch.float32"

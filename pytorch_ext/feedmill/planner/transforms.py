@@ -18,6 +18,7 @@ import torch
 from feedmill.planner import timm_objects
 from feedmill.planner.arguments import (
     V1,
+    V2,
     filter_of,
     size_pair,
 )
@@ -177,7 +178,7 @@ class _TransformReader:
     def read(self, transform: Any) -> None:
         """Reads the next transform. If it is not supported, adds the reason."""
         try:
-            if self.pixels.noise:
+            if self.pixels.noise and type(transform).__name__ != "ToPureTensor":
                 raise UnsupportedError(
                     "RandomErasing writes random numbers, and another transform follows it; "
                     "natively it must be the last one then"
@@ -292,10 +293,10 @@ class _TransformReader:
         if module == timm_objects.ERASING:
             op, values = read_erasing_of_timm(transform), [0.0]
         else:
-            op, values = read_erasing(transform, self.pixels.channels)
+            op, values = read_erasing(transform, module, self.pixels.channels)
         if op.values and op.values[3]:
             timm_objects.check_noise()
-            self.pixels.add_noise()
+            self.pixels.add_noise(as_image=module == V2)
         else:
             self.pixels.erase(values)
         self._add_op(op)
