@@ -3,11 +3,12 @@
 
     .ci/wheels/build_wheels.py [--arch x86_64] [--out dist] [--check-reproducible]
 
-Needs python3 with its headers, cmake, make, perl and, for x86_64, nasm; everything else is downloaded:
-the compiler (zig, from PyPI, which brings glibc 2.28's symbols), the tools and the sources of the
-libraries, which sources.json pins by checksum. The wheel holds one extension module for all
-CPythons from 3.10 on (abi3), to which the libraries are linked statically with hidden symbols;
-their licences; and a list of what is inside (CycloneDX). auditwheel and abi3audit look it over.
+Needs python3 with its headers, cmake, make, perl and, for x86_64, nasm; everything else is
+downloaded: the compiler (zig, from PyPI, which brings glibc 2.28's symbols), the tools and the
+sources of the libraries, which sources.json pins by checksum. The wheel holds one extension module
+for all CPythons from 3.10 on (abi3), to which the libraries are linked statically with hidden
+symbols; their licences; and a list of what is inside (CycloneDX). auditwheel and abi3audit look it
+over.
 
 Where nvcc of CUDA 13 is on PATH or in /usr/local/cuda, the plug-in for GPUs becomes a wheel of its
 own, feedmill-cuda13, whose library lies beside the extension module when both are installed.
@@ -220,8 +221,9 @@ CMAKE_OPTIONS = {
 # What TLS as HTTP clients speak it does without.
 OPENSSL_WITHOUT = [
     "shared", "apps", "tests", "docs", "module", "legacy", "engine", "comp", "dtls", "srtp", "srp",
-    "sctp", "cmp", "cms", "ts", "quic", "gost", "sm2", "sm3", "sm4", "aria", "camellia", "seed", "idea",
-    "rc2", "rc4", "rc5", "bf", "cast", "mdc2", "whirlpool", "slh-dsa", "ssl3", "tls1", "tls1_1",
+    "sctp", "cmp", "cms", "ts", "quic", "gost", "sm2", "sm3", "sm4", "aria", "camellia", "seed",
+    "idea", "rc2", "rc4", "rc5", "bf", "cast", "mdc2", "whirlpool", "slh-dsa", "ssl3", "tls1",
+    "tls1_1",
 ]  # fmt: skip
 
 
@@ -335,8 +337,8 @@ def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) ->
         f"-DFM_SPNG_INCLUDE={include}",
         f"-DFM_WEBP_LIBRARY={lib / 'libwebp.a'}",
         f"-DFM_WEBP_INCLUDE={include}",
-        f"-DCMAKE_MODULE_LINKER_FLAGS=-s -Wl,--gc-sections -Wl,--version-script={HERE / 'module.map'} "
-        f"{compiler.unwinder()}",
+        "-DCMAKE_MODULE_LINKER_FLAGS=-s -Wl,--gc-sections "
+        f"-Wl,--version-script={HERE / 'module.map'} {compiler.unwinder()}",
     ]
     settings = [f"--config-settings=cmake.define.{option[2:]}" for option in options]
     run(python, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps",
