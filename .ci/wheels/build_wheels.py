@@ -205,8 +205,8 @@ CMAKE_OPTIONS = {
     ],
     "nghttp2": ["-DENABLE_LIB_ONLY=ON", "-DBUILD_STATIC_LIBS=ON", "-DBUILD_TESTING=OFF",
                 "-DENABLE_DOC=OFF"],
-    # Only what reader_http.c asks for. Certificates are looked for where OpenSSL does, so that
-    # SSL_CERT_FILE and SSL_CERT_DIR hold.
+    # Only what reader_http.c asks for. No place of certificates is built in: http.c looks for the
+    # system's, and OpenSSL obeys SSL_CERT_FILE and SSL_CERT_DIR.
     "curl": [
         "-DHTTP_ONLY=ON", "-DCURL_USE_OPENSSL=ON", "-DOPENSSL_USE_STATIC_LIBS=ON",
         "-DUSE_NGHTTP2=ON", "-DCURL_CA_FALLBACK=ON", "-DCURL_CA_BUNDLE=none",
@@ -283,7 +283,7 @@ def build_openssl(compiler: Compiler, folder: Path, prefix: Path, jobs: int) -> 
         "RANLIB": str(compiler.folder / "ranlib"),
         "CFLAGS": f"-O2 -ffunction-sections -fdata-sections {compiler.flags}",
     }
-    # Debian's place of certificates; others are looked for by feedmill.remote.
+    # Debian's place of certificates; loader/read/http.c looks for others.
     run("./Configure", f"linux-{compiler.arch}", f"--prefix={prefix}", "--libdir=lib",
         "--openssldir=/etc/ssl", *(f"no-{what}" for what in OPENSSL_WITHOUT), cwd=folder,
         env=environment)

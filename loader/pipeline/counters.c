@@ -1,7 +1,6 @@
 /* A loader's counters, sizes and random parameters, for its caller. */
 #define _GNU_SOURCE
 #include <stdio.h>
-#include <string.h>
 
 #include "pipeline/state.h"
 #include "transform/geometry.h"
@@ -148,11 +147,12 @@ int fm_loader_before_pixels(const fm_loader *loader, size_t view, fm_streams *st
                             height);
     const fm_plan *const plan = loader->views.list[view].plan;
     fm_draw draws[FM_MAX_OPS];
-    fm_streams drawn = *streams, before;
-    memset(&before, 0xFF, sizeof(before));
-    const fm_draw_key key = {.streams = &drawn, .before_pixels = &before};
+    fm_streams before;
+    const fm_draw_key key = {.streams = streams, .before_pixels = &before};
     const int status = fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, draws, error);
-    *streams = before.torch.next <= FM_MT19937_N ? before : drawn;
+    const size_t last = plan->n_ops - 1;
+    if (!status && plan->erases && draws[last].flip && plan->ops[last].values[3] == 2)
+        *streams = before;
     return status;
 }
 

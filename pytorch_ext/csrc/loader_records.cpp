@@ -77,27 +77,35 @@ PyObject *loader_draws(PyObject *self, PyObject *args) {
     return list_from(draws, n_ops).release();
 }
 
+// The arguments of methods that draw from streams: (streams, width, height, view=0).
+struct DrawArguments {
+    fm_streams streams;
+    int width, height;
+    unsigned int view = 0;
+
+    bool parse(const LoaderState &state, PyObject *args) {
+        const char *bytes;
+        Py_ssize_t n_bytes;
+        return check_open(state) &&
+               PyArg_ParseTuple(args, "y#ii|I", &bytes, &n_bytes, &width, &height, &view) &&
+               streams_from(bytes, n_bytes, &streams) &&
+               check_open(state); // an argument's __index__() may have closed it
+    }
+};
+
 PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
-    const char *bytes;
-    Py_ssize_t n_bytes;
-    unsigned int view = 0;
-    int width, height;
-    fm_streams streams;
-    if (!check_open(*state) ||
-        !PyArg_ParseTuple(args, "y#ii|I", &bytes, &n_bytes, &width, &height, &view) ||
-        !streams_from(bytes, n_bytes, &streams) ||
-        !check_open(*state)) // an argument's __index__() may have closed it
-        return nullptr;
-    const size_t n_ops = n_ops_of(*state, view);
+    DrawArguments given;
+    if (!given.parse(*state, args)) return nullptr;
+    const size_t n_ops = n_ops_of(*state, given.view);
     std::vector<fm_draw> draws(n_ops + 1);
     fm_error error;
-    const int status =
-        fm_loader_draws_torch(state->handle, view, &streams, width, height, draws.data(), &error);
+    const int status = fm_loader_draws_torch(state->handle, given.view, &given.streams, given.width,
+                                             given.height, draws.data(), &error);
     if (status) return raise_error(state, error);
     const Ref list = list_from(draws, n_ops);
     if (!list) return nullptr;
-    return Py_BuildValue("Oy#", list.get(), &streams, Py_ssize_t(sizeof(streams)));
+    return Py_BuildValue("Oy#", list.get(), &given.streams, Py_ssize_t(sizeof(given.streams)));
 }
 
 // noise_torch(streams, n): fm_noise_torch()'s numbers as bytes of float32.
@@ -123,22 +131,14 @@ PyObject *noise_torch(PyObject *, PyObject *args) {
 
 PyObject *loader_before_pixels(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
-    const char *bytes;
-    Py_ssize_t n_bytes;
-    unsigned int view = 0;
-    int width, height;
-    fm_streams streams;
-    if (!check_open(*state) ||
-        !PyArg_ParseTuple(args, "y#ii|I", &bytes, &n_bytes, &width, &height, &view) ||
-        !streams_from(bytes, n_bytes, &streams) ||
-        !check_open(*state)) // an argument's __index__() may have closed it
-        return nullptr;
+    DrawArguments given;
+    if (!given.parse(*state, args)) return nullptr;
     fm_error error;
-    const int status =
-        fm_loader_before_pixels(state->handle, view, &streams, width, height, &error);
+    const int status = fm_loader_before_pixels(state->handle, given.view, &given.streams,
+                                               given.width, given.height, &error);
     if (status) return raise_error(state, error);
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams),
-                                     Py_ssize_t(sizeof(streams)));
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&given.streams),
+                                     Py_ssize_t(sizeof(given.streams)));
 }
 
 PyObject *loader_fallback_draws(PyObject *self, PyObject *args) {

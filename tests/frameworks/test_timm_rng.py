@@ -19,6 +19,7 @@ import timm.data.transforms  # noqa: E402
 from PIL import Image  # noqa: E402
 from test_rng_torch import check as check_loader  # noqa: E402
 from test_rng_torch import damaged, few_cpus, mixed  # noqa: E402, F401  fixtures
+from test_rng_torch_erasing import check_another_layout  # noqa: E402
 from test_timm_augment import automatic  # noqa: E402
 from test_timm_versions import automatic as automatic_of_version  # noqa: E402
 from test_timm_versions import version  # noqa: E402, F401  a fixture
@@ -281,12 +282,4 @@ def test_random_pixels_are_verified(mixed):  # noqa: F811
 @needs_same_normal
 def test_random_pixels_in_another_layout(mixed):  # noqa: F811
     steps = [crop(), v1.ToTensor(), erasing(0.9, mode="pixel", max_count=3)]
-    dataset = ImageFolder(mixed, v1.Compose(steps))
-
-    def images(kind, **options):
-        torch.manual_seed(7)
-        return torch.cat([batch for batch, _ in kind(dataset, 4, num_workers=2, **options)])
-
-    got = images(feedmill.DataLoader, native="require", dtype=torch.float16,
-                 memory_format=torch.channels_last)
-    assert torch.equal(got, images(torch.utils.data.DataLoader).half())
+    check_another_layout(ImageFolder(mixed, v1.Compose(steps)))

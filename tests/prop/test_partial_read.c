@@ -129,6 +129,16 @@ static uint64_t read_bytes(fm_loader *loader) {
 
 static uint8_t wanted[N_FILES * SAMPLE_BYTES], got[N_FILES * SAMPLE_BYTES];
 
+/* Closes both. Without feedmill's own Huffman decoder all is read. */
+static void close_after_reading_less(fm_loader **cut, fm_loader **whole) {
+    if (fm_jpeg_own_huffman())
+        assert_true(read_bytes(*cut) < read_bytes(*whole) * 95 / 100);
+    else
+        assert_int_equal(read_bytes(*cut), read_bytes(*whole));
+    fm_loader_close(cut);
+    fm_loader_close(whole);
+}
+
 static void less_is_read_and_no_pixel_differs(void **state) {
     (void)state;
     fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
@@ -137,12 +147,7 @@ static void less_is_read_and_no_pixel_differs(void **state) {
         assert_int_equal(run_epoch(cut, e, got), 0);
         assert_memory_equal(got, wanted, sizeof(got));
     }
-    if (fm_jpeg_own_huffman())
-        assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
-    else
-        assert_int_equal(read_bytes(cut), read_bytes(whole));
-    fm_loader_close(&cut);
-    fm_loader_close(&whole);
+    close_after_reading_less(&cut, &whole);
 }
 
 /* Another epoch needs other parts. */
@@ -291,12 +296,7 @@ static void with_streams_less_is_read_as_well(void **state) {
         assert_int_equal(run_streams(cut, true, n_virtual, e, heights, got), N_FILES);
         assert_memory_equal(got, wanted, sizeof(got));
     }
-    if (fm_jpeg_own_huffman())
-        assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
-    else
-        assert_int_equal(read_bytes(cut), read_bytes(whole));
-    fm_loader_close(&cut);
-    fm_loader_close(&whole);
+    close_after_reading_less(&cut, &whole);
 }
 
 /* Files that end early can't be read. Those behind them are drawn as ever. */

@@ -71,7 +71,7 @@ class MocoSolarize:
         return ImageOps.solarize(x)
 
 
-class BarlowBlur:
+class VicregBlur:
     def __init__(self, p):
         self.p = p
 
@@ -108,7 +108,7 @@ PUBLIC = {
              [Chance(0.5, (PilCall("RandomBlur", (0.1, 2.0)),)),
               Chance(0.2, (PilCall("RandomSolarize", (128,)),))]),
     "moco": ([T.RandomApply([MocoBlur()], p=0.5), MocoSolarize()], None),
-    "barlow": ([BarlowBlur(0.4)], [Chance(0.4, (PilCall("RandomBlur", (0.1, 2.0)),))]),
+    "barlow": ([VicregBlur(0.4)], [Chance(0.4, (PilCall("RandomBlur", (0.1, 2.0)),))]),
     "deit": ([T.RandomChoice([GrayScale(1.0), DinoSolarization(1.0), DinoBlur(1.0)])], None),
     "gray": ([GrayScale()], None),
     "numpy": ([invert_by_uniform], [Chance(0.25, (PilCall("RandomInvert"),))]),

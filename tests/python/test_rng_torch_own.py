@@ -10,7 +10,7 @@ from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import transforms_in
 from feedmill.planner.image_calls import ImageState
 from PIL import Image, ImageFilter, ImageOps
-from test_drawing import DinoBlur, DinoSolarization, MocoBlur
+from test_drawing import DinoBlur, DinoSolarization, MocoBlur, VicregBlur
 from test_one_attempt import RandomResizedCrop
 from test_rng_torch import check as check_loader
 from test_rng_torch import few_cpus, mixed  # noqa: F401  fixtures
@@ -34,18 +34,6 @@ class BarlowBlur:
     def __call__(self, img):
         if random.random() < self.p:
             sigma = random.random() * 1.9 + 0.1
-            return img.filter(ImageFilter.GaussianBlur(sigma))
-        else:
-            return img
-
-
-class VicregBlur:
-    def __init__(self, p):
-        self.p = p
-
-    def __call__(self, img):
-        if np.random.rand() < self.p:
-            sigma = np.random.rand() * 1.9 + 0.1
             return img.filter(ImageFilter.GaussianBlur(sigma))
         else:
             return img

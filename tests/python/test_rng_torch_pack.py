@@ -1,14 +1,12 @@
 """torch's random numbers with a pack: crops are drawn before their images are read, so that bytes
 below them are not read, and batches equal those of torch's own DataLoader."""
 
-import warnings
-
 import feedmill
 import helpers
 import pytest
 from feedmill._native import jpeg_own_huffman
 from feedmill.cli import cli
-from test_rng_torch import batches_of, differences
+from test_rng_torch import batches_of, differences, few_cpus  # noqa: F401  a fixture
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -21,13 +19,6 @@ KINDS = ("sampling=444", "sampling=420", "space=grey", "progressive=1", "samplin
 def pack(folder, out):
     assert cli.main(["pack", str(folder), str(out), "--shard-size", "60K"]) == 0
     return out
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_cpus():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        yield
 
 
 @pytest.fixture(scope="module")

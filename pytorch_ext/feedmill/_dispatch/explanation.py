@@ -115,16 +115,14 @@ def _cache_line(loader: Any) -> list[str]:
 
 
 def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
-    """Lines about remote objects: those in the attribute ``paths`` of datasets with feedmill_item,
-    and shards."""
+    """Lines about remote objects: those that feedmill's own datasets read, and those in the
+    attribute ``paths`` of other datasets with feedmill_item."""
     found: dict[str, str] = {}
     for dataset in datasets:
         # A property would be the user's code, which explain() does not call.
         paths = getattr(dataset, "__dict__", {}).get("paths")
-        if type(dataset).__module__.startswith("feedmill.packing"):
-            paths = dataset.shard_paths()
-        if any(one.__module__ == "feedmill.indexing.dataset" for one in type(dataset).__mro__):
-            paths = [dataset.root]
+        if hasattr(type(dataset), "feedmill_sources"):
+            paths = dataset.feedmill_sources()
         if hasattr(type(dataset), "feedmill_item") and type(paths) is list:
             for path in paths[probed(len(paths))]:
                 place = place_of(path)

@@ -73,6 +73,11 @@ class ImageList(Dataset[Any]):
             target = self.targets[index]
         return path, target if self.target_transform is None else self.target_transform(target)
 
+    def feedmill_sources(self) -> list[str]:
+        """The paths and names: feedmill asks for them to find out whether it reads over a
+        network."""
+        return self.paths
+
     def __repr__(self) -> str:
         return f"ImageList of {len(self.paths)} files, transform={self.transform!r}"
 

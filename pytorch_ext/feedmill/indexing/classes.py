@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from feedmill.indexing.building import Contents, Entry
-from feedmill.indexing.listing import some_names
 
 # As torchvision's IMG_EXTENSIONS.
 EXTENSIONS = (
@@ -79,7 +78,7 @@ def by_folders(root: str, listed: Listed, allow_empty: bool) -> Found:
         )
     if empty and not allow_empty:
         raise FileNotFoundError(
-            f"{root}: there is no image in the class folders {some_names(empty, len(empty))}; "
+            f"{root}: there is no image in the class folders {_some_names(empty)}; "
             "remove them, or pass --allow-empty to keep them as classes"
         )
     labels = np.repeat(np.arange(len(classes)), [len(by_class[name]) for name in classes])
@@ -114,7 +113,7 @@ def by_table(
     if missing:
         raise FileNotFoundError(
             f"{table}: {len(missing):,} of {len(keys):,} keys are not in {root}: "
-            f"{some_names(missing, len(missing))}. Keys are relative to {root}, or whole names"
+            f"{_some_names(missing)}. Keys are relative to {root}, or whole names"
         )
     entries = [there[key] for key in short]
     n_outside = sum(map(is_image, there.keys() - set(short)))
@@ -136,3 +135,9 @@ def _classes_of(labels: Sequence[str], table: str) -> tuple[list[str], np.ndarra
     classes = sorted(set(labels))
     number_of = {name: number for number, name in enumerate(classes)}
     return classes, np.array([number_of[one] for one in labels])
+
+
+def _some_names(names: Sequence[str]) -> str:
+    """The first names in words, such as "'a', 'b', 'c', ... (12 in all)"."""
+    first = ", ".join(map(repr, names[:3]))
+    return first + (f", ... ({len(names):,} in all)" if len(names) > 3 else "")

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
 from feedmill.indexing.format import IndexFile
-from feedmill.packing.shards import Column, number_of
+from feedmill.packing.folder_attributes import Column, FolderAttributes, number_of
 from feedmill.planner.files import load_rgb
 from feedmill.remote.names import is_name
 from feedmill.remote.process import fetch
 
 
-class Index(Dataset[Any]):
+class Index(FolderAttributes):
     """Images in a bucket or a folder, listed by ``feedmill index``: ``dataset[i]`` is
     ``(image, label)``.
 
@@ -97,6 +96,11 @@ class Index(Dataset[Any]):
         target = label if self.target_transform is None else self.target_transform(label)
         return (name, etag) if etag else name, target
 
+    def feedmill_sources(self) -> list[str]:
+        """Where the images are: feedmill asks for it to find out whether it reads over a
+        network."""
+        return [self.root]
+
     # ---- ImageFolder's attributes ----------------------------------------------------------------
 
     @property
@@ -109,26 +113,14 @@ class Index(Dataset[Any]):
         """The names of the classes, by label."""
         return self._file.classes
 
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        return {name: label for label, name in enumerate(self.classes)}
+    def _name(self, i: int) -> str:
+        return self._file.entry(i)[0]
 
-    @property
-    def targets(self) -> Sequence[int]:
-        """The labels of all samples, before target_transform. np.asarray() converts them fast."""
-        file = self._file
-        return Column(len(self), file.label, lambda: file.labels.astype(np.int64))
+    def _label(self, i: int) -> int:
+        return self._file.label(i)
 
-    @property
-    def samples(self) -> Sequence[tuple[str, int]]:
-        """(name, label) of all samples."""
-        file = self._file
-        return Column(len(self), lambda i: (file.entry(i)[0], file.label(i)))
-
-    @property
-    def imgs(self) -> Sequence[tuple[str, int]]:
-        """The same as ``samples``, as in ImageFolder."""
-        return self.samples
+    def _labels(self) -> np.ndarray:
+        return self._file.labels
 
     # ---- more ------------------------------------------------------------------------------------
 

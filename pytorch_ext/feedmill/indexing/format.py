@@ -36,13 +36,14 @@ tables are checked against the file's size and each other when it is opened.
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
+
+from feedmill.packing.mapped import array_of, map_file
 
 MAGIC = b"\x93FMINDX\n"
 VERSION = 1
@@ -69,11 +70,6 @@ def decoded(text: bytes) -> str:
 
 def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _array(part: memoryview, dtype: np.dtype) -> np.ndarray:
-    """A view of a buffer as an array; frombuffer() does not accept an empty buffer."""
-    return np.frombuffer(part, dtype) if len(part) else np.empty(0, dtype)
 
 
 class IndexFile:
@@ -115,8 +111,8 @@ class IndexFile:
                        f"{HEADER.itemsize + sum(sizes)}; write it again with `feedmill index`")
         starts = np.cumsum([HEADER.itemsize, *sizes]).tolist()
         parts = [view[a:b] for a, b in zip(starts, starts[1:])]
-        self.offsets = _array(parts[0], OFFSET)
-        self.sizes, self.labels = _array(parts[1], SIZE), _array(parts[2], LABEL)
+        self.offsets = array_of(parts[0], OFFSET)
+        self.sizes, self.labels = array_of(parts[1], SIZE), array_of(parts[2], LABEL)
         self.root = decoded(bytes(parts[3]))
         self._classes, self._entries = parts[4], parts[5]
         if known is not None and known != self.identity:
@@ -128,12 +124,11 @@ class IndexFile:
     @classmethod
     def open(cls, path: str | os.PathLike[str], known: int | None = None) -> IndexFile:
         """Maps an index file into memory. Raises IndexFileError, or OSError if it can't be read."""
-        with open(path, "rb") as file:
-            n_bytes = os.fstat(file.fileno()).st_size
-            if n_bytes < HEADER.itemsize:
-                raise IndexFileError(f"{os.fspath(path)}: not an index of `feedmill index`: it has "
-                                     f"only {n_bytes} bytes")
-            mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+        mapped = map_file(path, HEADER.itemsize)
+        if isinstance(mapped, int):
+            raise IndexFileError(
+                f"{os.fspath(path)}: not an index of `feedmill index`: it has only {mapped} bytes"
+            )
         return cls(mapped, os.fspath(path), known)
 
     def _fail(self, what: str) -> NoReturn:

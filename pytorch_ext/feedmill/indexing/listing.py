@@ -9,7 +9,7 @@ import errno
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from feedmill.indexing.building import Entry
 from feedmill.remote.process import fetch, origins
 
-# Listings at a time. A page of 1000 objects takes S3 some 100 ms.
+# Listings at a time.
 _THREADS = 32
 
 
@@ -258,9 +258,3 @@ def _endpoint_advice(place: Place) -> str:
     is_set = any(os.environ.get(one) for one in names)
     state = "is set" if is_set else "is not set, so that it was asked at the store's own address"
     return f"check the bucket's name, and the server's address: {name} {state}"
-
-
-def some_names(names: Iterable[str], n: int) -> str:
-    """The first of n names in words, such as "'a', 'b', ... (12 in all)"."""
-    first = [repr(name) for _, name in zip(range(3), names)]
-    return ", ".join(first) + (f", ... ({n:,} in all)" if n > len(first) else "")

@@ -61,13 +61,14 @@ file, relative to the folder that was packed, or the name of its member in a tar
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from feedmill.packing.mapped import array_of, map_file
 
 INDEX_NAME = "index.fmp"
 MAGIC = b"\x93FMPACK\n"
@@ -99,11 +100,6 @@ _MAX_ROWS = 1 << 10
 class PackError(ValueError):
     """A pack, index or tar file is damaged or not of the expected kind. The text names the file and
     the defect."""
-
-
-def _array(part: memoryview, dtype: np.dtype) -> np.ndarray:
-    """A view of a buffer as an array; frombuffer() does not accept an empty buffer."""
-    return np.frombuffer(part, dtype) if len(part) else np.empty(0, dtype)
 
 
 class Place(NamedTuple):
@@ -166,10 +162,10 @@ class Index:
                        f"{header['file_bytes']}")
         starts = np.cumsum([HEADER.itemsize, *sizes]).tolist()
         parts = [view[a:b] for a, b in zip(starts, starts[1:])]
-        self.records = _array(parts[0], RECORD)
-        self.rows = _array(parts[1], np.dtype("<u4")).reshape(self.n_samples, n_rows)
-        self.shards = _array(parts[2], SHARD)
-        self._class_names = _array(parts[3], np.dtype("<u8"))
+        self.records = array_of(parts[0], RECORD)
+        self.rows = array_of(parts[1], np.dtype("<u4")).reshape(self.n_samples, n_rows)
+        self.shards = array_of(parts[2], SHARD)
+        self._class_names = array_of(parts[3], np.dtype("<u8"))
         self.pool = parts[4]
         self._check_tables()
         self._check_records()
@@ -177,12 +173,11 @@ class Index:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Index:
         """Maps an index file into memory. Raises PackError, or OSError if it can't be read."""
-        with open(path, "rb") as file:
-            n_bytes = os.fstat(file.fileno()).st_size
-            if n_bytes < HEADER.itemsize:
-                raise PackError(f"{os.fspath(path)}: not the index of a pack: it has only "
-                                f"{n_bytes} bytes")
-            mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+        mapped = map_file(path, HEADER.itemsize)
+        if isinstance(mapped, int):
+            raise PackError(
+                f"{os.fspath(path)}: not the index of a pack: it has only {mapped} bytes"
+            )
         return cls(mapped, os.fspath(path))
 
     def _fail(self, what: str) -> Any:

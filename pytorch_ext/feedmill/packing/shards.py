@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
+from feedmill.packing.folder_attributes import FolderAttributes, number_of
 from feedmill.packing.index import TRANSCODED, Index, PackError, Place
 from feedmill.planner.files import load_rgb
 from feedmill.remote.names import is_name, shown
@@ -113,60 +112,7 @@ class Shards:
         return file
 
 
-class Column(Sequence[Any]):
-    """A read-only sequence with one value for each sample, computed on access.
-
-    Args:
-        n: number of samples.
-        value: returns the value of a sample, given its number.
-        array: returns all values, for np.asarray(). None: np.asarray() calls ``value`` for each.
-    """
-
-    def __init__(
-        self, n: int, value: Callable[[int], Any], array: Callable[[], np.ndarray] | None = None
-    ) -> None:
-        self._n, self._value, self._array = n, value, array
-
-    def __len__(self) -> int:
-        return self._n
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self._value(i) for i in range(*index.indices(self._n))]
-        return self._value(number_of(index, self._n))
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._value, range(self._n))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        values = np.array(list(self)) if self._array is None else self._array()
-        return np.array(values, dtype)
-
-    def __eq__(self, other: Any) -> Any:
-        if not isinstance(other, list | Column):
-            return NotImplemented
-        return len(other) == self._n and all(a == b for a, b in zip(self, other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        some = ", ".join(map(repr, self[:3]))
-        return f"[{some}{', ...' if self._n > 3 else ''}]  # {self._n}"
-
-
-def number_of(index: Any, n: int) -> int:
-    """An index of any integer type as an int from 0 to n - 1. Raises IndexError."""
-    number = operator.index(index)
-    if not -n <= number < n:
-        raise IndexError(f"index {index} is out of range for {n} samples")
-    return number % n
-
-
-class ShardDataset(Dataset[Any]):
+class ShardDataset(FolderAttributes):
     """A map-style dataset of samples in shards: ``dataset[i]`` is ``(image, label)``.
 
     Args:
@@ -258,8 +204,9 @@ class ShardDataset(Dataset[Any]):
         """A sample's record in the index."""
         return self._index.place(number_of(i, len(self)))
 
-    def shard_paths(self) -> list[str]:
-        """The paths of the shards, or the names of those that are objects."""
+    def feedmill_sources(self) -> list[str]:
+        """The paths of the shards, or the names of those that are objects: feedmill asks for them
+        to find out whether it reads over a network."""
         return list(self._shards.paths)
 
     def shard_path(self, shard: int) -> str:
@@ -276,27 +223,11 @@ class ShardDataset(Dataset[Any]):
         """The names of the classes, by label."""
         return self._index.classes
 
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        return {name: label for label, name in enumerate(self.classes)}
+    def _name(self, i: int) -> str:
+        return self._index.name(i)
 
-    @property
-    def targets(self) -> Sequence[int]:
-        """The labels of all samples, before target_transform. np.asarray() converts them fast."""
-        records = self._index.records
-        return Column(
-            len(self), lambda i: int(records["label"][i]),
-            lambda: records["label"].astype(np.int64),
-        )
+    def _label(self, i: int) -> int:
+        return int(self._index.records["label"][i])
 
-    @property
-    def samples(self) -> Sequence[tuple[str, int]]:
-        """(name, label) of all samples. A name is the file's path relative to the folder that was
-        packed, or the name of the member of a tar file."""
-        index = self._index
-        return Column(len(self), lambda i: (index.name(i), int(index.records["label"][i])))
-
-    @property
-    def imgs(self) -> Sequence[tuple[str, int]]:
-        """The same as ``samples``, as in ImageFolder."""
-        return self.samples
+    def _labels(self) -> np.ndarray:
+        return self._index.records["label"]

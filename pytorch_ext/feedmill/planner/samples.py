@@ -547,13 +547,9 @@ def _names_remote(base_dataset: BaseDataset) -> bool | None:
     if not base_dataset.has_feedmill_item:
         return False
     dataset = base_dataset.dataset
-    if type(dataset).__module__.startswith("feedmill.packing"):
-        return has_names(dataset.shard_paths())
-    if type(dataset).__module__ == "feedmill.indexing.dataset":
-        return bool(dataset.is_remote)
-    paths = getattr(dataset, "__dict__", {}).get("paths")
-    if type(dataset).__module__ == "feedmill.data.images" and type(paths) is list:
-        return has_names(paths)
+    # A subclass may read other paths.
+    if type(dataset).__module__.startswith("feedmill."):
+        return has_names(dataset.feedmill_sources())
     return None
 
 
