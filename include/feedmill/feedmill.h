@@ -1030,7 +1030,7 @@ FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t
 
 /*
  * Draws as fm_loader_draws_torch(), and sets *streams to the generators from which a RANDOM_ERASING
- * then draws the random numbers of its boxes' pixels; with none, to those behind all draws.
+ * then draws the random numbers of its boxes' pixels; if it draws none, to those behind all draws.
  */
 FM_API FM_CHECK_RESULT int fm_loader_before_pixels(const fm_loader *loader, size_t view,
                                                    fm_streams *streams, int32_t width,
