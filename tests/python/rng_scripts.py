@@ -185,7 +185,8 @@ class Script:
         return "\n".join(["script", *values])
 
     def make_transform(self):
-        scope = {"T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2, "DinoBlur": DinoBlur,
+        scope = {"torch": torch, "T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2,
+                 "DinoBlur": DinoBlur,
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
