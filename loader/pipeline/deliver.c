@@ -348,7 +348,10 @@ int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error) {
     fm_task *const task = loader->fallback;
     if (!task) return fm_error_set(error, FM_ERR_STATE, "no fallback is pending");
     fm_pending *const pending = task->batch;
-    if (!status && pending->held == task)
+    fm_loader_lock(loader);
+    const bool is_held = pending->held == task; /* decode threads may hold another sample */
+    fm_loader_unlock(loader);
+    if (!status && is_held)
         return fm_error_set(error, FM_ERR_STATE,
                             "the sample's random parameters are not drawn: call "
                             "fm_loader_fallback_draws() first");

@@ -25,8 +25,8 @@ struct fm_http {
 static CURLcode curl_status;
 static void init_curl(void) { curl_status = curl_global_init(CURL_GLOBAL_DEFAULT); }
 
-/* Where distributions keep the certificates of authorities, as Go's crypto/x509 looks for them. For a
- * libcurl that was built without such a place; NULL leaves it to the TLS library. */
+/* Where distributions keep the certificates of authorities, as Go's crypto/x509 looks for them. For
+ * a libcurl that was built without such a place; NULL leaves it to the TLS library. */
 static const char *default_ca_bundle(void) {
 #if LIBCURL_VERSION_NUM >= 0x074600
     static const char *const paths[] = {
