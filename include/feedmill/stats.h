@@ -101,7 +101,8 @@ typedef struct fm_stats {
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
     fm_wait_causes causes;   /* of data_wait_ns */
-    char reader[16];         /* "uring" or "pread"; "uring+http", "pread+http" with objects */
+    char reader[24];         /* "uring" or "pread"; then "+http" with objects, and "+custom" with a
+                                custom reader */
     char reader_reason[192]; /* why this reader was chosen */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2", "avx512", "neon" */
 } fm_stats;

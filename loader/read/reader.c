@@ -87,6 +87,7 @@ static int open_http(fm_reader *reader, fm_error *error) {
 
 static int open_kind(fm_reader *reader, fm_error *error) {
     const fm_reader_kind kind = reader->config.kind;
+    if (reader->config.custom.read) return open_backend(reader, &fm_reader_custom_backend, error);
     if (reader->config.remote) return open_http(reader, error);
     if (kind == FM_READER_PREAD) {
         fm_reader_note(reader, "asked for");
@@ -214,10 +215,11 @@ void fm_reader_cancel_queued(fm_reader *reader) {
     pthread_mutex_lock(&reader->lock);
     fm_read *const list = drain_locked(reader);
     const fm_reader_backend *const backend = reader->backend;
-    if (backend->cancel_locked) backend->cancel_locked(reader);
+    fm_read *const started = backend->cancel_locked ? backend->cancel_locked(reader) : NULL;
     pthread_mutex_unlock(&reader->lock);
     if (backend->cancel_locked) backend->notify(reader);
     cancel(reader, list);
+    cancel(reader, started);
 }
 
 void fm_reader_return(fm_reader *reader, fm_read *read) {

@@ -362,11 +362,12 @@ static void http_notify(fm_reader *reader) {
     fm_http_wake(self->http);
 }
 
-static void http_cancel_locked(fm_reader *reader) {
+static fm_read *http_cancel_locked(fm_reader *reader) {
     fm_http_reader *const self = reader->impl;
     for (uint32_t i = 0; i < reader->n_ops; i++)
         reader->ops[i].cancelled = reader->ops[i].read != NULL;
     self->any_cancelled = true;
+    return NULL;
 }
 
 static void http_stop_locked(fm_reader *reader) { http_notify(reader); }

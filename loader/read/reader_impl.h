@@ -5,7 +5,7 @@
  *     reader_common.c   the text of the reason, and the reference count
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
- *     reader_pread.c, reader_uring.c, reader_http.c   the back ends
+ *     reader_pread.c, reader_uring.c, reader_http.c, reader_custom.c   the back ends
  *
  * A back end's thread calls fm_reader_dequeue_locked() for the next read, reads into op->buffer,
  * calls fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one
@@ -86,9 +86,11 @@ typedef struct fm_reader_backend {
     /* A read can start. True: the caller must call notify() after it has released the lock. */
     bool (*wake_locked)(fm_reader *reader);
     void (*notify)(fm_reader *reader);
-    /* All reads in flight are to end soon with ECANCELED, where that is possible; marks them. The
-     * caller must call notify() after it has released the lock. NULL: it is not possible. */
-    void (*cancel_locked)(fm_reader *reader);
+    /* All reads in flight are to end soon with ECANCELED, where that is possible. Marks those that
+     * the back end ends, for which the caller must call notify() after it has released the lock.
+     * Returns a list of those that the caller must end: their ops have let go of them. NULL: it is
+     * not possible. */
+    fm_read *(*cancel_locked)(fm_reader *reader);
     /* reader->closing was set: wakes all threads. */
     void (*stop_locked)(fm_reader *reader);
     /* Joins the threads that end, and detaches those that are stuck. */
@@ -139,7 +141,7 @@ struct fm_reader {
     uint64_t n_completions; /* of reads, by io_uring */
 };
 
-extern const fm_reader_backend fm_reader_pread_backend;
+extern const fm_reader_backend fm_reader_pread_backend, fm_reader_custom_backend;
 #if FM_HAVE_URING
 extern const fm_reader_backend fm_reader_uring_backend;
 #endif

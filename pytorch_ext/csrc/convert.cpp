@@ -44,6 +44,41 @@ void release(void *, void *, void *handle) {
     PyGILState_Release(gil);
 }
 
+// fm_custom_reader.read: `user` is a function read(name, offset, n_bytes) that returns bytes, or a
+// str that says why not.
+void read_by_python(void *user, const char *name, uint64_t offset_bytes, uint64_t range_bytes,
+                    fm_custom_read *result) {
+    const PyGILState_STATE gil = ensure_gil();
+    {
+        const Ref path(PyUnicode_DecodeFSDefault(name));
+        const Ref found(path ? PyObject_CallFunction(static_cast<PyObject *>(user), "OKK",
+                                                     path.get(), (unsigned long long)offset_bytes,
+                                                     (unsigned long long)range_bytes)
+                             : nullptr);
+        char *bytes = nullptr;
+        Py_ssize_t n_bytes = 0;
+        if (found && PyBytes_Check(found.get()) &&
+            PyBytes_AsStringAndSize(found.get(), &bytes, &n_bytes) == 0) {
+            without_gil([&] { fm_custom_read_put(result, bytes, size_t(n_bytes)); });
+        } else if (found && PyUnicode_Check(found.get())) {
+            const Ref text(PyUnicode_AsEncodedString(found.get(), "utf-8", "replace"));
+            fm_custom_read_fail(result, text ? PyBytes_AsString(text.get()) : "unknown error");
+        } else {
+            fm_custom_read_fail(result, "the function that reads it has failed");
+        }
+        PyErr_Clear();
+    }
+    PyGILState_Release(gil);
+}
+
+void retain_function(void *user) {
+    const PyGILState_STATE gil = ensure_gil();
+    Py_INCREF(static_cast<PyObject *>(user));
+    PyGILState_Release(gil);
+}
+
+void release_function(void *user) { release(nullptr, nullptr, user); }
+
 bool values_from_sequence(PyObject *sequence, fm_op *op) {
     const Py_ssize_t n = PySequence_Size(sequence);
     if (n < 0) return false;
@@ -286,7 +321,7 @@ namespace {
 struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
-    PyObject *device = nullptr, *views = nullptr, *remote = nullptr;
+    PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -322,13 +357,16 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "views",
                                         "decodes_scaled",
                                         "remote",
+                                        "read",
+                                        "read_threads",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpO", const_cast<char **>(names), &ops, &dtype,
-            &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
-            &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
-            &device, &config.rejected_formats, &views, &scaled, &remote))
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOI", const_cast<char **>(names), &ops,
+            &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
+            &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
+            &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
+            &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
+            &remote, &read, &config.custom_reader.n_threads))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -390,6 +428,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         config.remote = remote_from_object(given.remote);
         if (!config.remote) return false;
         out->remote = Ref::borrow(given.remote);
+    }
+    if (given.read && given.read != Py_None) {
+        out->read = Ref::borrow(given.read);
+        config.custom_reader = {read_by_python, retain_function, release_function, given.read,
+                                config.custom_reader.n_threads};
     }
     if (given.alloc && given.alloc != Py_None) {
         out->alloc = Ref::borrow(given.alloc);
