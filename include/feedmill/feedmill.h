@@ -447,12 +447,12 @@ typedef struct fm_custom_reader {
     void *user;
     uint32_t n_threads; /* default 0: 16 */
 } fm_custom_reader;
+
 /* Copies the object or part; fewer bytes than a part has, or more than max_file_bytes, are an error
  * of the sample. */
 FM_API void fm_custom_read_put(fm_custom_read *read, const void *bytes, size_t n_bytes);
 /* The sample is rejected with FM_ERR_READ and this reason, which is copied, as far as there is
- * room.
- */
+ * room. */
 FM_API void fm_custom_read_fail(fm_custom_read *read, const char *why);
 
 /*

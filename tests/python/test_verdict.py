@@ -163,7 +163,10 @@ def test_no_prefetch_if_the_sampler_can_not_be_called_ahead():
 def test_a_deeper_prefetch_is_suggested():
     stats = run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True)
     first = verdict(stats, ReportContext(num_workers=2, prefetch_factor=3))
-    assert "a deeper prefetch (prefetch_factor=12) would keep more reads in flight" in first
+    assert "; a deeper prefetch (prefetch_factor=12) would keep more reads in flight" in first
+    first = verdict(changed(stats, reader="uring+custom"))
+    assert "more threads for fsspec (FEEDMILL_FSSPEC_THREADS) or a deeper prefetch (num_" in first
+    assert "; more decode threads would gain nothing" in first
 
 
 @pytest.mark.parametrize("n_epochs", [1, 3])

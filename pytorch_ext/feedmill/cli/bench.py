@@ -190,7 +190,7 @@ class _Run:
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         images = find_all(arguments.dir)
-        remote = images.remote()
+        readers = images.readers()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     n_images = len(images.paths)
@@ -208,7 +208,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
             n_threads=arguments.threads,
             prefetch_batches=ahead,
             reader=arguments.reader,
-            remote=remote,
+            **readers,
         )
     except (ValueError, MemoryError, native.Error) as error:
         parser.error(str(error))

@@ -228,8 +228,8 @@ class IOStats(StatsPart):
     """What was read, and what came from a cache.
 
     Attributes:
-        reader: "uring" (io_uring), "pread", either with "+http" for object stores, or "" before
-            anything ran.
+        reader: "uring" (io_uring), "pread", then "+http" for object stores and "+custom" for
+            names that fsspec reads; or "" before anything ran.
         reader_reason: why that reader was chosen.
         read_depth: reads that may be in flight at once.
         files: files, or parts of files, that the reader read.

@@ -336,20 +336,21 @@ def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
         f"{stats.io.read_depth} reads in flight ({stats.io.reader}); "
         f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
     )
+    by_fsspec = "custom" in stats.io.reader
     if n_in_flight < _SATURATED * stats.io.read_depth:
         factor = _LARGER_PREFETCH * (context.prefetch_factor or 2)
-        text += (
-            f"; a deeper prefetch (prefetch_factor={factor}) would keep more reads in flight"
-            if context.num_workers
-            else "; a deeper prefetch (num_workers above 0, and prefetch_factor) would keep more "
-            "reads in flight"
+        arguments = (
+            f"prefetch_factor={factor}" if context.num_workers
+            else "num_workers above 0, and prefetch_factor"
         )
+        threads_or = "more threads for fsspec (FEEDMILL_FSSPEC_THREADS) or " if by_fsspec else ""
+        text += f"; {threads_or}a deeper prefetch ({arguments}) would keep more reads in flight"
     else:
         text += "; the reader is saturated: a local copy of the files helps"
     rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
     return (
-        f"{text}; without read delays it would be {rate:,.0f} img/s; more threads would gain "
-        "nothing"
+        f"{text}; without read delays it would be {rate:,.0f} img/s; more "
+        f"{'decode ' if by_fsspec else ''}threads would gain nothing"
     )
 
 
