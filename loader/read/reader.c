@@ -172,6 +172,7 @@ static void cancel(fm_reader *reader, fm_read *list) {
         read->error = ECANCELED;
         read->started_ns = read->done_ns = fm_clock_ns();
         read->buffer_wait_ns = 0;
+        read->times = (fm_read_times){0};
         reader->config.on_done(reader->config.user, read);
     }
 }
@@ -186,12 +187,14 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
         return;
     }
     const uint64_t buffer_wait_ns = fm_reader_buffer_wait_ns_locked(reader, now_ns);
+    const uint64_t held_ns = fm_reader_held_ns_locked(reader, now_ns);
     *reader->queue_end = list;
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;
         read->submitted_ns = now_ns;
-        read->buffer_wait_ns =
-            buffer_wait_ns; /* fm_reader_dequeue_locked() turns it into a difference */
+        /* fm_reader_dequeue_locked() turns these into differences. */
+        read->buffer_wait_ns = buffer_wait_ns;
+        read->times = (fm_read_times){.held_ns = held_ns, .queue = reader->ended};
         reader->queue_end = &read->next;
         reader->n_queued++;
     }

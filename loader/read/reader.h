@@ -31,6 +31,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "feedmill/remote.h"
+#include "read/stages.h"
 
 /* fm_read.error: the file ends before the range does. No errno is negative. */
 #define FM_READ_ENDS_EARLY (-1)
@@ -67,6 +68,7 @@ typedef struct fm_read {
     int error;
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t buffer_wait_ns; /* part of the wait until started_ns in which buffers were short */
+    fm_read_times times;     /* of an object: what it, and its wait, consisted of */
     struct fm_read *next;    /* see fm_reader_submit(); the reader uses it until on_done() */
 } fm_read;
 

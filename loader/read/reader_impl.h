@@ -48,8 +48,9 @@ typedef struct fm_reader_op {
     uint64_t offset_bytes, range_bytes; /* copies from *read */
     fm_cached_file *cached; /* of a range: its open file, or NULL if it opens one itself */
     uint64_t started_ns;
-    uint32_t index;     /* in reader->ops */
-    uint32_t n_retries; /* after EAGAIN or EINTR */
+    fm_read_stages earlier, last; /* see fm_read_times */
+    uint32_t index;               /* in reader->ops */
+    uint32_t n_retries;           /* after EAGAIN or EINTR */
     int error;
     const char *why; /* goes with FM_READ_REMOTE; the back end's memory */
     bool is_first;   /* of an object: see fm_read.first */
@@ -131,6 +132,9 @@ struct fm_reader {
     /* When the head of the queue began to wait only for a buffer, or 0; and the sum of all earlier
      * waits of this kind. */
     uint64_t buffer_wait_since_ns, buffer_wait_ns;
+    /* The same for reads that may not start as the server wants fewer requests. */
+    uint64_t held_since_ns, held_ns;
+    fm_read_stages ended;         /* sums over all reads that have ended */
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
     fm_file_cache file_cache;
@@ -212,6 +216,10 @@ void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);
 /* How long heads of the queue have waited for buffers, up to now_ns. */
 uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns);
+
+/* How long the server's wish for fewer requests has kept reads from starting, up to now_ns. */
+uint64_t fm_reader_held_ns_locked(const fm_reader *reader, uint64_t now_ns);
+void fm_reader_set_held_locked(fm_reader *reader, bool is_held);
 
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);

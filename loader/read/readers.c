@@ -50,6 +50,7 @@ static void refuse(const fm_readers *readers, fm_read *list) {
                      "objects on servers are read only with fm_config.remote, which is not set");
         read->submitted_ns = read->started_ns = read->done_ns = fm_clock_ns();
         read->buffer_wait_ns = 0;
+        read->times = (fm_read_times){0};
         readers->on_done(readers->user, read);
     }
 }
