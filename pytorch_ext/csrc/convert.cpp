@@ -483,6 +483,10 @@ PyObject *dict_from_stats(const fm_stats &stats) {
     ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.causes.name));
     FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
+#define FM_X(name, meaning) \
+    ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.storage.name));
+    FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
     ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));
     ok = ok && set_item(dict, "reader_reason", PyUnicode_FromString(stats.reader_reason));
     ok = ok && set_item(dict, "cpu", PyUnicode_FromString(stats.cpu));

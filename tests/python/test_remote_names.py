@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import feedmill
 import helpers
@@ -190,6 +191,20 @@ def test_cache(served):
     for _ in range(3):
         assert torch.equal(images_of(loader), expected)
     assert len(server.requests) == len(urls)
+
+
+def test_waits_tell_what_reads_did(served):
+    server, _, _, urls = served
+    server.status = lambda path: time.sleep(0.05) or 200
+    loader = native_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
+    images_of(loader)
+    stats = loader.stats()
+    assert helpers.inexact_pieces(stats.steps, stats.flat()) == []
+    parts = stats.storage_waits_by_part(None)
+    assert sum(parts.values()) == stats.waits.storage_ns
+    assert parts == {name: getattr(stats.waits, name) for name in parts}
+    assert max(parts, key=parts.get) == "storage_first_byte_ns"
+    assert "waiting for the first byte" in stats.report()
 
 
 # ---- faults --------------------------------------------------------------------------------------
