@@ -406,6 +406,7 @@ def test_doctor(served, capsys, monkeypatch):
     server, url = served
     status, out = run(capsys, "doctor", f"{url}?token=secret")
     assert "secret" not in out and f"{url}index.fmp" in out and 'ETag "1"' in out
+    assert "connecting took about " in out and "limits 256 requests in flight" in out
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
