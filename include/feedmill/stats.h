@@ -41,9 +41,10 @@ typedef struct fm_wait_causes {
 } fm_wait_causes;
 
 /*
- * What the reads of objects on servers did in the storage_ns of a wait: X(name, meaning). They add
- * up to storage_ns exactly. The time in which the read was queued is split by what the reads did
- * that ended meanwhile, except for what throttling alone explains.
+ * What the read of an object on a server did in the storage_ns of a wait: X(name, meaning). The
+ * parts add up to storage_ns exactly. If the read was queued because the server had asked for fewer
+ * requests, that time is storage_throttled_ns. Other time in the queue is split in proportion to
+ * what those reads had done that ended meanwhile.
  */
 #define FM_STORAGE_PART_FIELDS(X)                                                                  \
     X(storage_connect_ns, "a connection was made (credentials, address, TCP, TLS)")                \

@@ -115,14 +115,14 @@ static void add_stages(fm_storage_parts *out, const fm_read_stages *stages, uint
     out->storage_throttled_ns += share(total_ns, stages->throttled_ns, whole_ns);
 }
 
-/* The last total_ns of the time from the submission of the read to its start. */
+/* total_ns of the time from the submission of the read to its start, without that for buffers. */
 static void add_queue(fm_storage_parts *out, const fm_timeline *line, uint64_t total_ns) {
     if (!total_ns) return;
-    const uint64_t whole_ns = line->read_begin_ns - line->submitted_ns;
+    const uint64_t unread_ns = line->read_begin_ns - line->submitted_ns;
+    const uint64_t whole_ns = unread_ns - read_delay_part(line, unread_ns);
     const uint64_t held_ns = line->read.held_ns < whole_ns ? line->read.held_ns : whole_ns;
     const uint64_t throttled_ns = share(total_ns, held_ns, whole_ns);
-    /* If no read has ended meanwhile, the read's own stages tell best what those ahead of it did.
-     */
+    /* If none has ended meanwhile, the read's own stages tell best what those ahead of it did. */
     fm_read_stages others = line->read.queue;
     if (!fm_read_stages_ns(&others)) {
         others = line->read.earlier;

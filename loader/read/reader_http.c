@@ -145,11 +145,11 @@ static void note_attempt(const fm_transfer *transfer, fm_attempt end) {
 }
 
 /* Notes what the read spent its pause on, which ends now. */
-static void note_pause(const fm_http_reader *self, fm_transfer *transfer, uint64_t now_ns) {
+static void note_pause(const fm_http_reader *self, const fm_transfer *transfer, uint64_t now_ns) {
     fm_read_stages *const stages = &transfer->op->earlier;
     const uint64_t pause_ns = transfer->at_ns - transfer->failed_ns;
     *(transfer->was_refused ? &stages->throttled_ns : &stages->retry_ns) += pause_ns;
-    /* Then there were too many requests. */
+    /* Since then it has waited for a place within the limit. */
     const bool is_held = transfer->was_refused || fm_flow_is_lowered(&self->flow);
     *(is_held ? &stages->throttled_ns : &stages->retry_ns) += now_ns - transfer->at_ns;
 }

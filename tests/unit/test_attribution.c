@@ -232,11 +232,11 @@ static void other_waits_are_no_part_of_a_read(void **state) {
     const fm_wait_causes causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 50 * MS);
     assert_int_equal(causes.storage_ns, 35 * MS);
     const fm_storage_parts wanted = {
-        .storage_connect_ns = 3 * MS + 3 * MS,
+        .storage_connect_ns = 9 * MS / 4 + 3 * MS,
         .storage_first_byte_ns = 6 * MS,
-        .storage_transfer_ns = 1 * MS + 4 * MS,
+        .storage_transfer_ns = 3 * MS / 4 + 4 * MS,
         .storage_retry_ns = 4 * MS,
-        .storage_throttled_ns = 1 * MS + 2 * MS,
+        .storage_throttled_ns = 2 * MS + 2 * MS,
         .storage_local_ns = 1 * MS + 10 * MS,
     };
     assert_parts(&line, 10 * MS, 50 * MS, 35 * MS, &wanted);

@@ -92,7 +92,7 @@ _STORAGE_PARTS = {
     ),
     "storage_retry_ns": Term(
         "retrying",
-        "An attempt had failed, and the next one had not begun.",
+        "An attempt failed, or the next one had not begun yet.",
         "a server and a network with fewer errors: the server's log may tell",
     ),
     "storage_throttled_ns": Term(
