@@ -188,17 +188,21 @@ typedef enum fm_comparison {
  *     RANDOM_INVERT to RANDOM_EQUALIZE  1 nonzero: likewise, also without one of fm_streams
  *     RANDOM_APPLY           1 with fm_streams, an fm_comparison: applied if values[3] + values[4]
  *                            random.random() compares so to values[2], which has probability p; 0:
- *                            it draws as torchvision's; 5 nonzero: numpy.random.rand() in place of
- *                            random.random()
+ *                            it draws as torchvision's; 5 in place of random.random(): 1
+ *                            numpy.random.rand(); 2 the same, but the product is not rounded, as
+ *                            in numpy.random.uniform() of some builds of NumPy
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children; 16-31 their
- *                            probabilities, for is_v2 with fm_streams
+ *                            probabilities, for is_v2 with fm_streams; 32 with fm_streams, unless
+ *                            is_v2, the number that is searched for in them: 0 random.random()
+ *                            times the last one; 1 random.randrange() of the last one, 1 to 65,535;
+ *                            2 numpy.random.randint() of it; 3 numpy.random.rand()
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels; 2 nonzero: with fm_streams the radius is
- *                            values[3] + values[4] random.random(), or numpy.random.rand() if 2;
- *                            0: it is values[0], and no number is drawn
+ *                            values[3] + values[4] random.random(), or if 2 or 3 as RANDOM_APPLY's
+ *                            5 at 1 or 2; 0: it is values[0], and no number is drawn
  *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
  *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
  *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;

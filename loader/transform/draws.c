@@ -42,7 +42,7 @@ static void draw_children_order(const fm_op *op, fm_rng *rng, fm_draw *draw) {
         draw_order(rng, op->n_children, draw->values);
 }
 
-/* RandomChoice; with streams, v2's torch.multinomial(), or v1's random.choices(). */
+/* RandomChoice; with streams, v2's torch.multinomial(), or a number of Python or NumPy. */
 static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw->n_values = 1;
     if (rng->key.streams && op->is_v2) {
@@ -50,9 +50,8 @@ static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
             fm_torch_multinomial(&rng->key.streams->torch, op->values + 16, op->n_children);
         return;
     }
-    const double share =
-        rng->key.streams ? fm_python_random(&rng->key.streams->python) : (double)fm_rng_f32(rng);
-    const double at = share * op->values[op->n_children - 1];
+    const double at = rng->key.streams ? fm_draws_python_place(op, rng->key.streams)
+                                       : (double)fm_rng_f32(rng) * op->values[op->n_children - 1];
     int32_t child = 0;
     while (child < op->n_children - 1 && op->values[child] <= at) child++;
     draw->values[0] = child;

@@ -72,14 +72,17 @@ uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t w
     return n;
 }
 
-/* random.random() or numpy.random.rand() */
-static double draw_share(fm_streams *streams, bool of_numpy) {
-    return of_numpy ? fm_numpy_rand(&streams->numpy) : fm_python_random(&streams->python);
+/* numbers[0] + numbers[1] x, where x is, by source, random.random() (0) or numpy.random.rand();
+ * with source 2 it is rounded once. */
+static double draw_number(fm_streams *streams, double source, const double *numbers) {
+    if (source == 0) return numbers[0] + numbers[1] * fm_python_random(&streams->python);
+    const double share = fm_numpy_rand(&streams->numpy);
+    return source == 2 ? fma(numbers[1], share, numbers[0]) : numbers[0] + numbers[1] * share;
 }
 
 bool fm_draws_python_condition(const fm_op *op, fm_streams *streams) {
     const double *const v = op->values;
-    const double number = v[3] + v[4] * draw_share(streams, v[5] != 0);
+    const double number = draw_number(streams, v[5], v + 3);
     switch ((fm_comparison)v[1]) {
     case FM_LESS:
         return number < v[2];
@@ -95,5 +98,19 @@ bool fm_draws_python_condition(const fm_op *op, fm_streams *streams) {
 
 double fm_draws_python_radius(const fm_op *op, fm_streams *streams) {
     const double *const v = op->values;
-    return v[2] != 0 ? v[3] + v[4] * draw_share(streams, v[2] == 2) : v[0];
+    return v[2] != 0 ? draw_number(streams, v[2] - 1, v + 3) : v[0];
+}
+
+double fm_draws_python_place(const fm_op *op, fm_streams *streams) {
+    const double n = op->values[op->n_children - 1];
+    switch ((int)op->values[32]) {
+    case 1:
+        return fm_python_below(&streams->python, (uint32_t)n);
+    case 2:
+        return fm_numpy_below(&streams->numpy, (uint32_t)n);
+    case 3:
+        return fm_numpy_rand(&streams->numpy);
+    default:
+        return fm_python_random(&streams->python) * n;
+    }
 }

@@ -29,10 +29,14 @@ bool fm_draws_python_filter(fm_mt19937 *generator, uint32_t n);
 uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t width,
                                int32_t height, fm_box boxes[FM_MAX_ERASED]);
 
-/* Whether a RANDOM_APPLY with a condition on random.random() or numpy.random.rand() is applied. */
+/* Whether a RANDOM_APPLY with a condition on a number of Python or NumPy is applied. */
 bool fm_draws_python_condition(const fm_op *op, fm_streams *streams);
 
 /* The radius of a RANDOM_BLUR. */
 double fm_draws_python_radius(const fm_op *op, fm_streams *streams);
+
+/* The number by which a RANDOM_CHOICE finds its child: that with the first cumulative probability
+ * above it. */
+double fm_draws_python_place(const fm_op *op, fm_streams *streams);
 
 #endif
