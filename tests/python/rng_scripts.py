@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from test_drawing import DinoBlur, DinoSolarization, MocoBlur
 from test_one_attempt import RandomResizedCrop
+from test_picking import BY_PICKS
 from test_rng_torch import (
     cut_mix_batch,
     fails_at_times,
@@ -22,6 +23,7 @@ from test_rng_torch_own import (
     blur_by_difference,
     blur_drawn_before,
     by_numpy,
+    by_numpys_uniform,
     twice,
 )
 from torch.utils.data import (
@@ -70,14 +72,15 @@ OF_IMAGES = [
     "T.RandAugment()", "T.RandAugment({n}, 7)", "T.TrivialAugmentWide()", "T.AutoAugment()",
     "T.AutoAugment(v1.AutoAugmentPolicy.CIFAR10)", "T.AutoAugment(v1.AutoAugmentPolicy.SVHN)",
     "DinoBlur({p})", "DinoSolarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
-    "blur_by_difference", "twice", "of_timm('rand-m9-mstd0.5-mmax9-inc1-n{n}')",
+    "blur_by_difference", "twice", "by_numpy", "by_numpys_uniform",
+    *(f"BY_PICKS[{name!r}]" for name in BY_PICKS), "of_timm('rand-m9-mstd0.5-mmax9-inc1-n{n}')",
     "of_timm('rand-m5-mstd0.3-p{p}')", "of_timm('rand-m9-mstd101-inc1-mmax9-n{n}-p{p}')",
     "of_timm('rand-m9-mstd0.3-mmax9-n{n}-tweights')", "of_timm('original')", "of_timm('originalr')",
     "of_timm('3a')",
 ]
 # Those whose draws the native code does not make, most likely: torch's path.
 RARE = [
-    "T.GaussianBlur(3)", "T.RandomPerspective(0.3, {p})", "T.AugMix()", "by_numpy",
+    "T.GaussianBlur(3)", "T.RandomPerspective(0.3, {p})", "T.AugMix()",
     "blur_drawn_before",
 ]
 # Of these each pipeline has one; afterwards all images are of one size.
@@ -190,6 +193,7 @@ class Script:
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
+                 "by_numpys_uniform": by_numpys_uniform, "BY_PICKS": BY_PICKS,
                  "blur_drawn_before": blur_drawn_before, "of_timm": of_timm,
                  "erasing_of_timm": erasing_of_timm}
         return eval(self.transform, scope)

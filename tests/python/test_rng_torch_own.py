@@ -1,5 +1,5 @@
-"""rng="torch" with transforms of a script's own that draw from Python's ``random`` or by NumPy's
-``rand()``, and with MAE's crop: batches equal those of torch's own DataLoader."""
+"""rng="torch" with transforms of a script's own that draw from Python's ``random`` or from
+numpy.random, and with MAE's crop: batches equal those of torch's own DataLoader."""
 
 import random
 
@@ -9,9 +9,11 @@ import pytest
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import transforms_in
 from feedmill.planner.image_calls import ImageState
+from feedmill.planner.picking import Choice
 from PIL import Image, ImageFilter, ImageOps
 from test_drawing import DinoBlur, DinoSolarization, MocoBlur, VicregBlur
 from test_one_attempt import RandomResizedCrop
+from test_picking import BY_PICKS
 from test_rng_torch import check as check_loader
 from test_rng_torch import few_cpus, mixed  # noqa: F401  fixtures
 from test_torch_draws import check as check_draws
@@ -112,6 +114,18 @@ def both_generators(img):
     return img
 
 
+def by_numpy(img):
+    return ImageOps.invert(img) if np.random.uniform(1, 2) < 1.5 else img
+
+
+def by_numpys_uniform(img):
+    if np.random.uniform() < 0.7:
+        img = img.filter(ImageFilter.GaussianBlur(radius=np.random.uniform(0.1, high=2.0)))
+    if np.random.uniform(low=-0.3) > 0.2:
+        img = ImageOps.solarize(img)
+    return img.filter(ImageFilter.GaussianBlur(np.random.uniform(0, 1.3) + 0.7))
+
+
 def always(img):
     return ImageOps.invert(img) if random.random() < 1.0 else img
 
@@ -132,6 +146,8 @@ OWN = {
     "uniform": [invert_outside, always],
     "difference": [blur_by_difference],
     "twice": [twice, both],
+    "numpy's uniform": [by_numpys_uniform, by_numpy],
+    **{name: [function] for name, function in BY_PICKS.items()},
 }
 HEAD, TAIL = v1.Resize((24, 20)), v1.ToTensor()
 
@@ -147,7 +163,7 @@ def test_draws_of_maes_crop():
         check_draws(v1.Compose([crop, v1.RandomHorizontalFlip(), TAIL]))
 
 
-@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice"])
+@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice", "numpy's uniform", "several picks"])
 def test_loaders(mixed, name):  # noqa: F811
     transform = v1.Compose([RandomResizedCrop(24), *OWN[name], TAIL])
     check_loader(ImageFolder(mixed, transform), num_workers=3)
@@ -209,10 +225,6 @@ def decided_later(img):
     return ImageOps.invert(img) if do else img
 
 
-def by_numpy(img):
-    return ImageOps.invert(img) if np.random.uniform(1, 2) < 1.5 else img
-
-
 def divided(img):
     return img.filter(ImageFilter.GaussianBlur((random.random() + 0.25) / 3))
 
@@ -221,7 +233,21 @@ def scaled_twice(img):
     return img.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 0.7) * 1.3))
 
 
-OTHERS = [blur_drawn_before, drawn_in_vain, decided_later, by_numpy, divided, scaled_twice]
+def numpys_scaled_twice(img):
+    return img.filter(ImageFilter.GaussianBlur(np.random.uniform(0.1, 0.7) * 1.3))
+
+
+def picked_before(img):
+    radius = random.uniform(0.1, 2.0)
+    if random.randint(0, 1):
+        img = ImageOps.invert(img)
+    return img.filter(ImageFilter.GaussianBlur(radius))
+
+
+OTHERS = [
+    blur_drawn_before, drawn_in_vain, decided_later, divided, scaled_twice, numpys_scaled_twice,
+    picked_before,
+]
 
 
 @pytest.mark.parametrize("function", OTHERS)
@@ -252,9 +278,7 @@ def test_what_is_known_of_draws():
     assert vicreg.condition.numbers() == (1.0, 0.3, 0.0, 1.0, 1.0)
     assert vicreg.transforms[0].draw.formula == (0.1, 1.9)
     for function in OTHERS:
-        for one in transforms_in(function, RGB):
-            assert one.draw.formula is None if type(one) is PilCall else one.condition is None or (
-                one.condition.numbers() is None)
+        assert not is_exact(transforms_in(function, RGB))
 
 
 # ---- random code ---------------------------------------------------------------------------------
@@ -280,6 +304,18 @@ PIECES = [
     ["if random.random() < 0.4:", "    random.random()", "    image = self.t(image)"],
     ["do = random.random() < 0.4"],
     ["if 1 - random.random() <= 0.15:", "    image = blur(image, 3 - random.random() * 1)"],
+    ["image = blur(image, np.random.uniform(0.1, 1.9))"],
+    ["if np.random.uniform(0, 3) <= 1.1:", "    image = self.t(image)"],
+    ["if random.randint(0, 1):", "    image = self.t(image)"],
+    ["k = np.random.randint(3)", "if k == 0:", "    image = self.t(image)", "elif k == 1:",
+     "    image = self.u(image)"],
+    ["image = random.choice([self.t, self.u])(image)"],
+    ["t = np.random.choice((self.t, self.u), p=[0.3, 0.7])", "if random.random() < 0.5:",
+     "    image = t(image)"],
+    ["k = random.randrange(2)", "image = self.u(image)", "if k:", "    image = self.t(image)"],
+    ["k = np.random.randint(5, 9)"],
+    ["if random.randint(0, 3) < 2 and random.random() < 0.6:", "    return self.t(image)"],
+    ["image = blur(image, random.choice([0.5, 1, 1.5]))"],
 ]
 
 
@@ -298,18 +334,26 @@ def _made(lines, number):
     text = "\n".join(["class Made(Own):", "    def __call__(self, image):", *body,
                       "        return image", ""])
     linecache.cache[name] = len(text), None, text.splitlines(True), name
-    scope = {"random": random, "ImageFilter": ImageFilter, "ImageOps": ImageOps, "Own": Own,
+    scope = {"random": random, "np": np, "ImageFilter": ImageFilter, "ImageOps": ImageOps, "Own": Own,
              "__name__": "made"}
     exec(compile(text, name, "exec"), scope)
     return scope["Made"]()
 
 
 def is_exact(steps):
-    return all(
-        (one.draw is None or one.draw.formula is not None) if type(one) is PilCall
-        else one.condition is not None and one.condition.numbers() and is_exact(one.transforms)
-        for one in steps if type(one) in (PilCall, Chance)
-    )
+    return all(map(is_exact_step, steps))
+
+
+def is_random(one):
+    return type(one) in (Chance, Choice) or (type(one) is PilCall and one.draw is not None)
+
+
+def is_exact_step(one):
+    if type(one) is PilCall:
+        return one.draw is None or one.draw.formula is not None
+    if type(one) is Chance:
+        return bool(one.condition and one.condition.numbers() and is_exact(one.transforms))
+    return type(one) is not Choice or bool(one.pick and all(map(is_exact, one.children)))
 
 
 def test_random_code(tmp_path):
@@ -317,14 +361,14 @@ def test_random_code(tmp_path):
     choose = random.Random(9)
     n_exact = 0
     Image.new("RGB", (9, 9)).save(tmp_path / "any.png")
-    for number in range(120):
+    for number in range(160):
         lines = sum(choose.choices(PIECES, k=choose.choice((1, 1, 2, 3))), [])
         own = _made(lines, number)
         try:
             steps = transforms_in(own, RGB)
         except feedmill.planner.attributes.NotUnderstood:
             continue
-        if any(type(one) in (PilCall, Chance) for one in steps) and is_exact(steps):
+        if any(map(is_random, steps)) and is_exact(steps):
             n_exact += 1
             check_draws(v1.Compose([HEAD, own, TAIL]), 20)
-    assert n_exact > 40
+    assert n_exact > 60

@@ -12,7 +12,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from feedmill.planner.drawing import is_of_numpy
+from feedmill.planner.generators import is_of_numpy
 from feedmill.planner.seeding import only_seeds
 from helpers import compose, native_loader
 from torch.utils.data import get_worker_info

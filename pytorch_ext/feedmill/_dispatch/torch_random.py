@@ -15,7 +15,7 @@ from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.torch_pixels import is_as_torch, with_pixels
 from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner import timm_objects
-from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.drawing import STEPS
 from feedmill.planner.formats import as_planned
 from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
@@ -125,9 +125,11 @@ def _why_not_op(op: Op) -> str:
 
 def _draws_from_numpy(op: Op, name: str) -> bool:
     if name == "RandomApply":
-        return op.values[5:6] == (1.0,)
+        return any(op.values[5:6])
     if name == "RandomBlur":
-        return op.values[2:3] == (2.0,)
+        return op.values[2:3] > (1.0,)
+    if name == "RandomChoice":
+        return op.values[32:33] > (1.0,)
     return name == "timm's RandAugment"
 
 
@@ -137,9 +139,9 @@ def _unknown_steps(step: Step) -> Iterator[str]:
     if not kinds:
         return
     name = type(step.transform).__name__
-    is_group = not step.module and bool(step.children)
+    is_group = not step.module and (bool(step.children) or type(step.transform) is tuple)
     is_of_torchvision = step.module.startswith("torchvision.transforms.")
-    if type(step.transform) in (PilCall, Chance):
+    if type(step.transform) in STEPS:
         if not step.draws_in_order:
             yield step.name
     elif step.module in timm_objects.NAMES:

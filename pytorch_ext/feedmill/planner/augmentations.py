@@ -193,10 +193,30 @@ def group(parts: Sequence[Op], p: float = 1.0) -> list[Op]:
                values=values), *parts]
 
 
+def choice(parts: Sequence[Sequence[Op]], sums: Sequence[float], way: int) -> list[Op]:
+    """The ops of a RandomChoice that a function of the user's own makes: its own, then those of its
+    children, ``parts``.
+
+    Args:
+        sums: of the weights of each child and those before it.
+        way: how it draws with torch's random numbers, as value 32 of fm_op.
+    """
+    weights = [most - before for most, before in zip(sums, (0.0, *sums))]
+    values = (*_padded(sums), *_padded(weights), float(way))
+    within = [op for part in parts for op in part]
+    return [Op(KINDS["RandomChoice"], n_children=len(parts), n_within=len(within), values=values),
+            *within]
+
+
 def _by_choice(weights: Sequence[float]) -> tuple[float, ...]:
     """A RandomChoice's weights as values of fm_op: their running sums, then they themselves."""
     sums = [math.fsum(weights[: i + 1]) for i in range(len(weights))]
-    return (*sums, *[0.0] * (_MOST_CHILDREN - len(weights)), *weights)
+    return (*_padded(sums), *weights)
+
+
+def _padded(values: Sequence[float]) -> tuple[float, ...]:
+    """Values of fm_op for each child that it may have."""
+    return (*values, *[0.0] * (_MOST_CHILDREN - len(values)))
 
 
 def _weights(transform: Any, n: int) -> list[float]:

@@ -4,22 +4,21 @@ evaluates.
 The functions' random numbers are replaced by the native path's, which have the same distribution:
 ``random.random()``, ``random.uniform(a, b)`` and NumPy's equivalents of both, and sums and products
 of these with numbers. What a function does under a condition on such a number becomes a Chance,
-what it does with Pillow a PilCall.
+what it does with Pillow a PilCall. ``picking`` has the values that are drawn from a few.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
-import numpy as np
-
+from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE, PYTHON, numpys_uniform
+from feedmill.planner.picking import Choice, Pick
 from feedmill.planner.untouched import is_original
 
 
@@ -80,10 +79,10 @@ class Draw:
     used once: two uses would depend on each other.
 
     Args:
-        formula: (offset, factor), if Python computes offset + factor * random.random(), to the last
-            bit; None: it computes something else.
+        formula: (offset, factor), if it is offset + factor * random.random(), to the last bit;
+            None: it is something else.
         source: the Draw of which this one was computed; None: it is itself the result of a call.
-        is_numpys: whether NumPy's generator draws it: the formula is one of numpy.random.rand().
+        generator: PYTHON, NUMPY or NUMPY_ROUNDED_ONCE, in place of random.random().
 
     Raises:
         OverflowError: the numbers, or the distance between them, are not finite.
@@ -95,10 +94,10 @@ class Draw:
         high: float,
         formula: tuple[float, float] | None = None,
         source: Draw | None = None,
-        is_numpys: bool = False,
+        generator: int = PYTHON,
     ) -> None:
         self.formula = formula
-        self.is_numpys = is_numpys
+        self.generator = generator
         self.source: Draw = self if source is None else source
         self.low, self.high = float(low), float(high)
         if not math.isfinite(self.high - self.low):
@@ -125,7 +124,7 @@ class Condition:
             return None
         comparison = NEGATED[self.comparison] if is_negated else self.comparison
         number = COMPARISONS.index(comparison) + 1.0
-        return number, float(self.limit), *self.draw.formula, float(self.draw.is_numpys)
+        return number, float(self.limit), *self.draw.formula, float(self.draw.generator)
 
 
 # By fm_comparison, from 1 on.
@@ -135,27 +134,52 @@ TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Undecided(Exception):
-    """The evaluation needs to know whether a Condition is true."""
+    """The evaluation needs to know whether a Condition is true, or which value a Pick has.
 
-    def __init__(self, condition: Condition) -> None:
-        super().__init__(condition)
-        self.condition = condition
+    Args:
+        n_calls: that the function has made before.
+    """
+
+    def __init__(self, question: Condition | Pick, n_calls: int) -> None:
+        super().__init__(question)
+        self.question = question
+        self.n_calls = n_calls
 
 
-def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
+def draw_of(
+    name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Draw | None:
     """The result of a function call that draws a number; None: it is another call. Raises
-    OverflowError as Draw."""
-    if is_of_python(function, "random"):
-        return None if arguments else Draw(0, 1, (0.0, 1.0))
-    if is_of_numpy(function, "rand", "random", "random_sample"):
-        return None if arguments else Draw(0, 1, (0.0, 1.0), is_numpys=True)
-    # How numpy.random.uniform() rounds depends on the compiler that NumPy was made with.
-    is_python = is_of_python(function, "uniform")
-    if is_python or is_of_numpy(function, "uniform"):
-        if len(arguments) == 2 and all(type(one) in (int, float) for one in arguments):
-            low, high = arguments
-            return Draw(low, high, (float(low), float(high - low)) if is_python else None)
-    return None
+    OverflowError as Draw.
+
+    Args:
+        name: of the function, see drawing_function().
+    """
+    if name in ("random.random", "numpy.rand", "numpy.random", "numpy.random_sample"):
+        generator = PYTHON if name == "random.random" else NUMPY
+        return None if arguments or keywords else Draw(0, 1, (0.0, 1.0), generator=generator)
+    if name not in _LIMITS:
+        return None
+    limits = _LIMITS[name]
+    given = {**dict(zip(limits, arguments)), **keywords}
+    if len(given) != len(arguments) + len(keywords) or not given.keys() <= limits.keys():
+        return None
+    low, high = (limits | given).values()
+    if type(low) not in (int, float) or type(high) not in (int, float):
+        return None
+    if name == "random.uniform":
+        return Draw(low, high, (float(low), float(high - low)))
+    way = numpys_uniform()
+    if way is None:
+        return Draw(low, high)
+    return Draw(low, high, (float(low), float(high) - float(low)), generator=way)
+
+
+# The arguments of functions that draw between two limits, and their defaults.
+_LIMITS: dict[str, dict[str, Any]] = {
+    "random.uniform": {"a": None, "b": None},
+    "numpy.uniform": {"low": 0.0, "high": 1.0},
+}
 
 
 def computed(
@@ -178,7 +202,9 @@ def computed(
     if draw.formula is not None:
         number = other if is_left else one
         formula = _formula_of(operation, is_left, float(number), *draw.formula)  # type: ignore[arg-type]
-    return Draw(low, high, formula, draw.source, draw.is_numpys)
+    # Of a formula without an offset: so far there is only one product, and no sum.
+    generator = NUMPY if draw.generator == NUMPY_ROUNDED_ONCE else draw.generator
+    return Draw(low, high, formula, draw.source, generator)
 
 
 def _formula_of(
@@ -198,42 +224,6 @@ def _formula_of(
     if operation is operator.mul and factor == 1:
         return 0.0, number
     return None
-
-
-def is_of_python(function: Any, name: str) -> bool:
-    """Whether a function is the one of Python's module random."""
-    owner = getattr(function, "__self__", None)
-    if type(owner) is not random.Random or owner is not getattr(random, "_inst", None):
-        return False
-    if name == "random":
-        # It is written in C.
-        return type(function) is BuiltinFunctionType and function.__name__ == name
-    # uniform() calls the generator's own random().
-    is_own = "random" in vars(owner) or "random" in vars(random.Random)
-    return (
-        type(function) is MethodType
-        and not is_own
-        and is_original(function.__func__, "random", f"Random.{name}")
-    )
-
-
-# In NumPy 1.24 and newer a function around the generator, not a method of it.
-_NUMPYS_SEED = np.random.seed
-
-
-def is_of_numpy(function: Any, *names: str) -> bool:
-    """Whether a function is one of NumPy's global generator."""
-    kind = np.random.RandomState
-    if function is _NUMPYS_SEED and type(function) is type(vars(kind).get("seed")):
-        return "seed" in names
-    if type(function) not in (BuiltinFunctionType, MethodType):
-        return False
-    owner = function.__self__
-    if type(owner) is not kind or owner is not np.random.mtrand._rand:
-        return False
-    # What type of method it is depends on the compiler that NumPy was made with.
-    made = getattr(function, "__func__", vars(kind).get(function.__name__))
-    return function.__name__ in names and made is vars(kind).get(function.__name__)
 
 
 def chance_of(less: Draw | float, greater: Draw | float) -> float | None:
@@ -267,20 +257,25 @@ _LEAST_CHANCE = 1e-5
 # ---- branches ------------------------------------------------------------------------------------
 
 _MAX_CONDITIONS = 4
+_MAX_CHILDREN = 16  # as FM_MAX_CHILDREN
 
 
 class Ambiguous(Exception):
-    """Which transforms are applied is not a matter of a Chance."""
+    """Which transforms are applied is not a matter of a Chance or Choice."""
+
+
+# Of the first Conditions and Picks: whether each is true, or the number of its value.
+Outcomes = tuple[int, ...]
 
 
 def follow_branches(
-    evaluate: Callable[[tuple[bool, ...]], Sequence[Any]], outcomes: tuple[bool, ...] = ()
+    evaluate: Callable[[Outcomes], Sequence[Any]], outcomes: Outcomes = ()
 ) -> list[Any]:
-    """The transforms that a function applies, if conditions on drawn numbers decide about some.
+    """The transforms that a function applies, if drawn numbers decide about some.
 
     Args:
-        evaluate: returns the transforms for these outcomes of the first conditions. Raises
-            Undecided at the next one.
+        evaluate: returns the transforms for these outcomes. Raises Undecided at the next Condition
+            or Pick.
 
     Raises:
         Ambiguous: the transforms under a condition do not only come on top of the others, or there
@@ -289,10 +284,15 @@ def follow_branches(
     try:
         return list(evaluate(outcomes))
     except Undecided as found:
-        condition = found.condition
-    p, is_negated = condition.p, False
+        question, n_before = found.question, found.n_calls
     if len(outcomes) == _MAX_CONDITIONS:
         raise Ambiguous("it depends on too many random numbers")
+    if type(question) is Pick:
+        numbers = range(len(question.values))
+        branches = [follow_branches(evaluate, (*outcomes, one)) for one in numbers]
+        return _joined(branches, question, n_before)
+    assert isinstance(question, Condition)
+    condition, p, is_negated = question, question.p, False
     with_it = follow_branches(evaluate, (*outcomes, True))
     without = follow_branches(evaluate, (*outcomes, False))
     if len(with_it) < len(without):
@@ -307,6 +307,33 @@ def follow_branches(
     return [*with_it[:n], *middle, *with_it[end:]]
 
 
+def _joined(branches: Sequence[list[Any]], pick: Pick, n_before: int) -> list[Any]:
+    """The transforms that a function applies, from those for each value of a Pick, of which
+    n_before are applied before it is drawn."""
+    first = branches[0]
+    rests = [branch[n_before:][::-1] for branch in branches]
+    n_after = min(_n_equal(rests[0], rest) for rest in rests)
+    children: list[tuple[Any, ...]] = []
+    sums: list[float] = []
+    for branch, most in zip(branches, pick.sums):
+        if _n_equal(first, branch[:n_before]) < n_before:
+            raise Ambiguous("a random number decides about the transforms before it")
+        child = tuple(branch[n_before : len(branch) - n_after])
+        if children and _are_all_equal(children[-1], child):
+            sums[-1] = most
+        else:
+            children.append(child)
+            sums.append(most)
+    if len(children) > _MAX_CHILDREN:
+        raise Ambiguous("a random number decides which of too many transforms it applies")
+    choice = Choice(tuple(children), tuple(sums), pick)
+    return [*first[:n_before], choice, *first[len(first) - n_after :]]
+
+
+def _are_all_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) == _n_equal(some, others)
+
+
 def _n_equal(some: Sequence[Any], others: Sequence[Any]) -> int:
     n = 0
     while n < min(len(some), len(others)) and _are_equal(some[n], others[n]):
@@ -316,26 +343,29 @@ def _n_equal(some: Sequence[Any], others: Sequence[Any]) -> int:
 
 def _are_equal(one: Any, other: Any) -> bool:
     if type(one) is Chance and type(other) is Chance:
-        pairs = zip(one.transforms, other.transforms)
+        return one.p == other.p and _are_all_equal(one.transforms, other.transforms)
+    if type(one) is Choice and type(other) is Choice:
         return (
-            one.p == other.p
-            and len(one.transforms) == len(other.transforms)
-            and all(_are_equal(*pair) for pair in pairs)
+            one.sums == other.sums
+            and one.pick is not None
+            and other.pick is not None
+            and one.pick.is_drawn_like(other.pick)
+            and all(map(_are_all_equal, one.children, other.children))
         )
     return one is other or (type(one) is PilCall and one == other)
 
 
 # ---- order ---------------------------------------------------------------------------------------
 
-# What a function has done in one evaluation, in order: the Draws of its calls, Conditions with
-# their outcome, None if nothing depends on it, and transforms.
-Events = Sequence[tuple[Any, bool | None]]
+# What a function has done in one evaluation, in order: the Draws of its calls, Conditions and Picks
+# with their outcome, None if nothing depends on it, and transforms.
+Events = Sequence[tuple[Any, int | None]]
 
 
 def in_order(transforms: Sequence[Any], paths: Sequence[Events]) -> list[Any]:
     """The transforms of follow_branches(). If any of the evaluations shows that the function draws
     its random numbers in another order than that in which the transforms need them, or that it
-    draws others, these have no condition and no formula.
+    draws others, these have no condition, no Pick and no formula.
 
     Args:
         paths: the events of each evaluation.
@@ -348,6 +378,9 @@ def in_order(transforms: Sequence[Any], paths: Sequence[Events]) -> list[Any]:
 def _without_order(transform: Any) -> Any:
     if type(transform) is Chance:
         return Chance(transform.p, tuple(map(_without_order, transform.transforms)))
+    if type(transform) is Choice:
+        children = (tuple(map(_without_order, child)) for child in transform.children)
+        return Choice(tuple(children), transform.sums, None)
     if type(transform) is PilCall and transform.draw is not None:
         low, high = transform.values
         return PilCall(transform.name, transform.values, Draw(low, high))
@@ -359,9 +392,9 @@ def _is_in_order(transforms: Sequence[Any], events: Events) -> bool:
     return remaining is not None and _follow(transforms, remaining) and not remaining
 
 
-def _uses(events: Events) -> list[tuple[Any, bool | None]] | None:
+def _uses(events: Events) -> list[tuple[Any, int | None]] | None:
     """The events without Draws; None if one is not used up by the next event."""
-    found: list[tuple[Any, bool | None]] = []
+    found: list[tuple[Any, int | None]] = []
     drawn: Any = None
     for what, outcome in events:
         if type(what) is Draw:
@@ -377,12 +410,19 @@ def _uses(events: Events) -> list[tuple[Any, bool | None]] | None:
     return None if drawn is not None else found
 
 
-def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, bool | None]]) -> bool:
+def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, int | None]]) -> bool:
     """Takes the events away that the transforms lead to; False if these are others."""
     for one in transforms:
         if not remaining:
             return False
         what, outcome = remaining.pop(0)
+        if type(one) is Choice:
+            if type(what) is not Pick or one.pick is None or outcome is None:
+                return False
+            child = one.child_of(outcome) if what.is_drawn_like(one.pick) else None
+            if child is None or not _follow(child, remaining):
+                return False
+            continue
         if type(one) is not Chance:
             if not _are_same(one, what):
                 return False
@@ -391,7 +431,7 @@ def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, bool | None]])
             return False
         if what.numbers() is None or what.numbers() != one.condition.numbers():
             return False
-        if outcome is not one.is_negated and not _follow(one.transforms, remaining):
+        if bool(outcome) is not one.is_negated and not _follow(one.transforms, remaining):
             return False
     return True
 
@@ -399,7 +439,7 @@ def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, bool | None]])
 def _are_same(one: Any, other: Any) -> bool:
     if type(one) is PilCall and type(other) is PilCall and one.draw is not None:
         return one == other and other.draw is not None and (
-            (one.draw.formula, one.draw.is_numpys) == (other.draw.formula, other.draw.is_numpys)
+            (one.draw.formula, one.draw.generator) == (other.draw.formula, other.draw.generator)
         )
     return _are_equal(one, other)
 
@@ -418,6 +458,10 @@ _FUNCTIONS_OF_OPS = {op: name for name, (op, _) in _OPS.items()} | {"RandomPoste
 # As in fm_op.
 _MAX_RADIUS = 10.0
 _MAX_VALUE = 1e9
+
+
+# What stands in the place of a transform.
+STEPS = (PilCall, Chance, Choice)
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:

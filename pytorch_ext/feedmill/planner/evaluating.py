@@ -42,6 +42,7 @@ from feedmill.planner.drawing import (
     Condition,
     Draw,
     Events,
+    Outcomes,
     Undecided,
     chance_of,
     computed,
@@ -49,6 +50,7 @@ from feedmill.planner.drawing import (
     in_order,
 )
 from feedmill.planner.image_calls import STAND_INS, ImageCalls, ImageState, ImageValue
+from feedmill.planner.picking import Pick
 from feedmill.planner.sources import (
     Definition,
     definition_of,
@@ -64,9 +66,14 @@ _SPECIAL_CODE = (
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }
+_NUMBERS = (int, float)
 _ARITHMETIC: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }
+
+
+# Limit of the evaluations of a function.
+_MAX_PATHS = 256
 
 
 def is_own(transform: Any) -> bool:
@@ -81,8 +88,8 @@ def is_own(transform: Any) -> bool:
 
 
 def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
-    """The transforms that a function or object applies to its image, in order, among them PilCalls
-    and Chances. Calls nothing.
+    """The transforms that a function or object applies to its image, in order, among them PilCalls,
+    Chances and Choices. Calls nothing.
 
     Args:
         transform: a function, a bound method or an object with ``__call__``.
@@ -94,7 +101,9 @@ def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
     function, bound = called(transform)
     paths: list[Events] = []
 
-    def evaluate(outcomes: tuple[bool, ...]) -> list[Any]:
+    def evaluate(outcomes: Outcomes) -> list[Any]:
+        if len(paths) == _MAX_PATHS:
+            raise Ambiguous("it depends on too many random numbers")
         evaluator = Evaluator(function, state, outcomes)
         found = evaluator.run(bound)
         paths.append(evaluator.events())
@@ -158,14 +167,14 @@ class Evaluator(ImageCalls):
     Args:
         function: the function.
         state: of the image before the function.
-        outcomes: of the first conditions on random numbers; None: there must be none.
+        outcomes: of the first Conditions and Picks; None: there must be none.
     """
 
     def __init__(
         self,
         function: FunctionType,
         state: ImageState | None,
-        outcomes: Sequence[bool] | None = None,
+        outcomes: Sequence[int] | None = None,
     ) -> None:
         definition = definition_of(function)
         if definition is None:
@@ -178,7 +187,7 @@ class Evaluator(ImageCalls):
         self._calls: list[Any] = []
         self._events: list[Any] = []
         self._outcomes = outcomes
-        self._decided: list[Condition] = []
+        self._decided: list[Condition | Pick] = []
         self._names: dict[str, Any] = {}
         self._result: Any = None
         self._n_steps = 0
@@ -362,13 +371,20 @@ class Evaluator(ImageCalls):
             if type(value) in STAND_INS:
                 raise self._error(node, "it tests the truth of a random number or filter")
             return truth(value)
+        return bool(self._outcome(node, value))
+
+    def _outcome(self, node: ast.AST, question: Condition | Pick) -> int:
         if self._outcomes is None:
             raise self._error(node, "it draws random numbers")
-        if value not in self._decided:
+        if question not in self._decided:
             if len(self._decided) == len(self._outcomes):
-                raise Undecided(value)
-            self._decided.append(value)
-        return self._outcomes[self._decided.index(value)]
+                raise Undecided(question, len(self._calls))
+            self._decided.append(question)
+        return self._outcomes[self._decided.index(question)]
+
+    def _picked(self, node: ast.AST, pick: Pick) -> Any:
+        self._events.append(pick)
+        return pick.values[self._outcome(node, pick)]
 
     def _arithmetic(self, node: ast.BinOp) -> Any:
         return self._computed_of(node, self._value(node.left), self._value(node.right))
@@ -384,12 +400,14 @@ class Evaluator(ImageCalls):
         operation = _ARITHMETIC.get(type(node.op))
         drawn = [value for value in (one, other) if type(value) is Draw]
         is_known = all(type(value) in (int, float, Draw) for value in (one, other))
-        if operation is None or not is_known or len(drawn) != 1:
+        if operation is None or not is_known or len(drawn) > 1:
             raise self._error(node, "it does more than to pass the image on")
         if type(node.op) is ast.Div and type(other) is Draw:
             raise self._error(node, "it divides by a random number")
-        self._use(node, drawn[0])
         try:
+            if not drawn:
+                return operation(one, other)
+            self._use(node, drawn[0])
             return computed(operation, one, other)
         except (ZeroDivisionError, OverflowError):
             raise self._error(node, "it computes no finite number") from None
@@ -451,6 +469,9 @@ class Evaluator(ImageCalls):
             less, greater = (one, other)
             if isinstance(operation, ast.Gt | ast.GtE):
                 less, greater = (other, one)
+            if type(less) in _NUMBERS and type(greater) in _NUMBERS:
+                is_strict = isinstance(operation, ast.Lt | ast.Gt)
+                return bool(less < greater if is_strict else less <= greater)
             p = chance_of(less, greater)
             if p is None:
                 raise self._error(node, "it compares something else than a random number")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -14,10 +14,13 @@ import torch
 from feedmill.planner.arithmetic import function_call, method_call
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.drawing import Condition, Draw, PilCall, blur_of, call_of, draw_of, is_blur
+from feedmill.planner.generators import drawing_function
+from feedmill.planner.picking import Pick, pick_of
 
 _MAX_CALLS = 64
 # What stands for objects of other classes during the evaluation.
 STAND_INS = (Draw, Condition, PilCall)
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class ImageCalls:
 
     Attributes:
         _calls: the transforms that were called so far, and what stands in the place of one.
-        _events: these, and the Draws and Conditions between them.
+        _events: these, and the Draws, Conditions and Picks between them.
         _state: of the image before the function.
     """
 
@@ -69,6 +72,9 @@ class ImageCalls:
         raise NotImplementedError
 
     def _error(self, node: ast.AST, text: str) -> NotUnderstood:
+        raise NotImplementedError
+
+    def _picked(self, node: ast.AST, pick: Pick) -> Any:
         raise NotImplementedError
 
     def _use(self, node: ast.AST, value: Any) -> Any:
@@ -92,6 +98,8 @@ class ImageCalls:
             return drawn
         if function is isinstance and len(node.args) == 2 and not node.keywords:
             return self._is_instance(node)
+        if function is len and is_plain and type(values := self._value(node.args[0])) in _LISTS:
+            return len(values)
         if (computed := self._computed(node, function)) is not None:
             return computed
         if not is_plain or isinstance(node.args[0], ast.Starred):
@@ -165,28 +173,42 @@ class ImageCalls:
             image, argument = map(self._value, node.args)
             call = call_of(function, (argument,)) if type(image) is ImageValue else None
             return None if call is None else self._add(node, image, call)
-        if node.keywords or type(function) not in (BuiltinFunctionType, MethodType):
+        name = drawing_function(function)
+        if not name:
             return None
-        arguments: list[Any] = []
-        for one in node.args:
-            if isinstance(one, ast.Starred):
-                values_of = self._value(one.value)
-                if type(values_of) not in (list, tuple):
-                    return None
-                arguments += values_of
-            elif isinstance(
-                one, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute | ast.Subscript
-            ):
-                arguments.append(self._value(one))
-            else:
-                return None
+        if any(one.arg is None for one in node.keywords):
+            raise self._error(node, "it calls something with a dict of arguments")
+        arguments = self._unpacked(node)
+        keywords = {one.arg or "": self._listed(one.value) for one in node.keywords}
+        if (pick := pick_of(name, arguments, keywords)) is not None:
+            return self._picked(node, pick)
         try:
-            drawn = draw_of(function, arguments)
+            drawn = draw_of(name, arguments, keywords)
         except OverflowError:
             raise self._error(node, "it draws no finite number") from None
-        if drawn is not None:
-            self._events.append(drawn)
+        if drawn is None:
+            raise self._error(node, "it draws a random number in an unknown way")
+        self._events.append(drawn)
         return drawn
+
+    def _unpacked(self, node: ast.Call) -> list[Any]:
+        """The values of a call's positional arguments, among them those of ``*list``."""
+        values: list[Any] = []
+        for one in node.args:
+            if isinstance(one, ast.Starred):
+                of_list = self._value(one.value)
+                if type(of_list) not in (list, tuple):
+                    raise self._error(node, "it calls something with unknown arguments")
+                values += of_list
+            else:
+                values.append(self._listed(one))
+        return values
+
+    def _listed(self, node: ast.expr) -> Any:
+        """The value of an argument, which may be written as a list."""
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._value(one) for one in node.elts]
+        return self._value(node)
 
     def _is_instance(self, node: ast.Call) -> bool:
         """``isinstance(image, kind)`` for the classes of images."""

@@ -29,7 +29,7 @@ from feedmill.planner.arguments import V1, V1_AUTO, V2
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
-from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.drawing import STEPS
 from feedmill.planner.evaluating import is_own, transforms_in
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.one_attempt import is_one_attempt
@@ -102,7 +102,7 @@ StateOf = Callable[[], ImageState | None]
 
 def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) -> Iterator[Any]:
     """The transforms within Compose and Sequential objects, in order, and those that Lambdas, the
-    user's own functions and objects call, among them Converts, PilCalls, TensorCalls and Chances.
+    user's own functions and objects call, among them Converts, TensorCalls and STEPS.
     Raises UnsupportedError as module_of().
 
     Args:
@@ -112,7 +112,7 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
     if module is not None:
         inner = _transforms_of(transform, module)
-    elif kind in (Convert, PilCall, Chance, TensorCall) or _is_supported(kind):
+    elif kind in (Convert, TensorCall, *STEPS) or _is_supported(kind):
         yield transform
         return
     else:

@@ -22,8 +22,8 @@ from torch.utils.data import get_worker_info
 
 from feedmill._internals import without_dynamo_guard
 from feedmill.planner.attributes import NotUnderstood
-from feedmill.planner.drawing import is_of_numpy, is_of_python
 from feedmill.planner.evaluating import Evaluator
+from feedmill.planner.generators import is_of_numpy, is_of_python
 from feedmill.planner.untouched import is_original
 
 _LIBRARIES = frozenset({

@@ -29,10 +29,11 @@ from feedmill.planner.arguments import (
 )
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
-from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
 from feedmill.planner.one_attempt import is_one_attempt
+from feedmill.planner.picking import Choice
 from feedmill.planner.plan import (
     CENTER_CROP,
     KINDS,
@@ -54,7 +55,7 @@ class Step:
     """One of the user's transform objects, and the ops of the plan that it became.
 
     Attributes:
-        transform: the object itself.
+        transform: the object itself; a tuple: the transforms of a Choice's child.
         kinds: the ops' kinds, in order; empty if the object changes pixel values only.
         module: the module that defines the object's class: V1, V2, ...
         children: steps of the transforms in a container; their kinds are part of the container's.
@@ -67,10 +68,12 @@ class Step:
 
     @property
     def draws_in_order(self) -> bool:
-        """Of a PilCall or Chance: whether it is known to the last bit what it draws."""
+        """Of one of STEPS: whether it is known to the last bit what it draws."""
         one = self.transform
         if type(one) is PilCall:
             return one.draw is None or one.draw.formula is not None
+        if type(one) is Choice:
+            return one.pick is not None
         return one.condition is not None and one.condition.numbers() is not None
 
     @property
@@ -79,11 +82,13 @@ class Step:
             return str(self.transform.name)
         if type(self.transform) is Chance:
             return "a condition on a random number"
+        if type(self.transform) is Choice:
+            return "a choice by a random number"
         return type(self.transform).__name__
 
     def identity(self) -> list[Any]:
         """The user's objects that determine what the step does."""
-        if type(self.transform) in (PilCall, Chance, TensorCall):
+        if type(self.transform) in (TensorCall, tuple, *STEPS):
             return [one for child in self.children for one in child.identity()]
         return [self.transform]
 
@@ -116,7 +121,9 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
     return ops, Step(transform, tuple(op.kind for op in ops), module, tuple(steps))
 
 
-def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[list[Op], Step]:
+def call_ops(
+    call: PilCall | Chance | Choice, n_channels: int, depth: int = 0
+) -> tuple[list[Op], Step]:
     """The ops of what the user's own function does with an image, and its step."""
     if isinstance(call, PilCall):
         if call.name == "RandomBlur" and n_channels != 3:
@@ -125,6 +132,8 @@ def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[l
         return [op], Step(call, (op.kind,), "")
     if depth == 8:
         raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
+    if isinstance(call, Choice):
+        return _choice_ops(call, n_channels, depth)
     what = "a condition on a random number"
     children = [_read_child(one, what, n_channels, depth + 1) for one in call.transforms]
     ops = augmentations.group([op for ops, _ in children for op in ops], call.p)
@@ -134,12 +143,27 @@ def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[l
     return ops, Step(call, tuple(op.kind for op in ops), "", tuple(step for _, step in children))
 
 
+def _choice_ops(choice: Choice, n_channels: int, depth: int) -> tuple[list[Op], Step]:
+    what = "a choice by a random number"
+    parts: list[Sequence[Op]] = []
+    steps: list[Step] = []
+    for child in choice.children:
+        children = [_read_child(one, what, n_channels, depth + 1) for one in child]
+        ops = augmentations.group([op for ops, _ in children for op in ops])
+        parts.append(ops)
+        kinds = tuple(op.kind for op in ops)
+        steps.append(Step(child, kinds, "", tuple(step for _, step in children)))
+    way = 0 if choice.pick is None else choice.pick.way
+    ops = augmentations.choice(parts, choice.sums, way)
+    return ops, Step(choice, tuple(op.kind for op in ops), "", tuple(steps))
+
+
 def _values_of(call: PilCall) -> tuple[float, ...]:
     """The values of a PilCall's op, with those that draws from torch's streams need."""
     if call.name == "RandomBlur":
         if call.draw is None or call.draw.formula is None:
             return call.values
-        return (*call.values, 2.0 if call.draw.is_numpys else 1.0, *call.draw.formula)
+        return (*call.values, call.draw.generator + 1.0, *call.draw.formula)
     return (*(*call.values, 0.0)[:1], 1.0)
 
 
@@ -153,7 +177,7 @@ def _read_child(
         if type(transform) is Convert and transform.mode == "RGB" and n_channels == 3:
             ops = augmentations.group([])
             return ops, Step(transform, (ops[0].kind,), "")
-        if type(transform) is PilCall or type(transform) is Chance:
+        if type(transform) in STEPS:
             return call_ops(transform, n_channels, depth)
         transform = parts[0]
         module, name = module_of(transform), type(transform).__name__

@@ -18,7 +18,8 @@ import numpy as np
 
 from feedmill.planner import fingerprints
 from feedmill.planner.arguments import is_number
-from feedmill.planner.drawing import is_blur, is_of_numpy
+from feedmill.planner.drawing import is_blur
+from feedmill.planner.generators import is_of_numpy
 from feedmill.planner.plan import FILTERS, KINDS, Op, UnsupportedError, unsupported_argument
 from feedmill.planner.timm_hashes import AUGMENT, UP_TO_TEN, WITHOUT_MAXIMUM, WITHOUT_UNIFORM
 from feedmill.planner.timm_objects import KNOWN, MEANINGS, check_random

@@ -16,7 +16,7 @@ import torch
 
 from feedmill._internals import FUNCTIONAL, why_collate_was_changed
 from feedmill.planner import fingerprints, timm_hashes
-from feedmill.planner.drawing import is_of_python
+from feedmill.planner.generators import is_of_python
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.timm_hashes import AUGMENT
 from feedmill.planner.untouched import is_original, type_name

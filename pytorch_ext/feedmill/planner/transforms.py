@@ -24,7 +24,7 @@ from feedmill.planner.arguments import (
 )
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
-from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
 from feedmill.planner.image_calls import Convert, ImageState
@@ -36,6 +36,7 @@ from feedmill.planner.known import (
     flatten,
     module_of,
 )
+from feedmill.planner.picking import Choice
 from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
     CENTER_CROP,
@@ -185,7 +186,7 @@ class _TransformReader:
                 )
             if type(transform) is Convert and self._is_no_op(transform):
                 return
-            if type(transform) is PilCall or type(transform) is Chance:
+            if type(transform) in STEPS:
                 self._read_call(transform)
                 return
             if type(transform) is TensorCall:
@@ -254,7 +255,7 @@ class _TransformReader:
             self.pixels.channels = int(ops[0].values[0])
         self.steps.append(step)
 
-    def _read_call(self, call: PilCall | Chance) -> None:
+    def _read_call(self, call: PilCall | Chance | Choice) -> None:
         if self.pixels.failed:
             return
         if self.pixels.ramp is not None:
