@@ -236,7 +236,8 @@ def normal(img):
 
 @pytest.mark.parametrize("function", [
     of_numpys_numbers, of_sized, of_arrays, of_many, of_too_many_numbers, of_combinations,
-    several_at_once, two_at_once, as_a_list, without_replacement, of_a_string, with_wrong_weights, without_values, normal,
+    several_at_once, two_at_once, as_a_list, without_replacement, of_a_string, with_wrong_weights,
+    without_values, normal,
 ])
 def test_these_are_left_to_torch(function):
     states = random.getstate(), np.random.get_state()[1].tolist()
