@@ -190,7 +190,7 @@ typedef enum fm_comparison {
  *                            random.random() compares so to values[2], which has probability p; 0:
  *                            it draws as torchvision's; 5 in place of random.random(): 1
  *                            numpy.random.rand(); 2 the same, but the product is not rounded, as
- *                            in numpy.random.uniform() of some builds of NumPy
+ *                            in numpy.random.uniform() of some builds of NumPy; 3 torch.rand(1)
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children; 16-31 their
  *                            probabilities, for is_v2 with fm_streams; 32 with fm_streams, unless
  *                            is_v2, the number that is searched for in them: 0 random.random()
@@ -201,8 +201,8 @@ typedef enum fm_comparison {
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels; 2 nonzero: with fm_streams the radius is
- *                            values[3] + values[4] random.random(), or if 2 or 3 as RANDOM_APPLY's
- *                            5 at 1 or 2; 0: it is values[0], and no number is drawn
+ *                            values[3] + values[4] random.random(), or if 2 to 4 as RANDOM_APPLY's
+ *                            5 at 1 to 3; 0: it is values[0], and no number is drawn
  *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
  *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
  *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;

@@ -72,10 +72,11 @@ uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t w
     return n;
 }
 
-/* numbers[0] + numbers[1] x, where x is, by source, random.random() (0) or numpy.random.rand();
- * with source 2 it is rounded once. */
+/* numbers[0] + numbers[1] x, where x is, by source, random.random() (0), numpy.random.rand(), or
+ * torch.rand(1) (3); with source 2 it is rounded once. */
 static double draw_number(fm_streams *streams, double source, const double *numbers) {
     if (source == 0) return numbers[0] + numbers[1] * fm_python_random(&streams->python);
+    if (source == 3) return numbers[0] + numbers[1] * (double)fm_torch_rand(&streams->torch);
     const double share = fm_numpy_rand(&streams->numpy);
     return source == 2 ? fma(numbers[1], share, numbers[0]) : numbers[0] + numbers[1] * share;
 }

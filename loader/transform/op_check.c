@@ -177,7 +177,7 @@ static int check_resize_keep_ratio(size_t number, const fm_op *op, fm_error *err
 static int check_blur(size_t number, const fm_op *op, fm_error *error) {
     const double *const radius = op->values + 3;
     int status = check_values(number, op, 0, 2, 0, MAX_RADIUS, false, error);
-    if (!status) status = check_values(number, op, 2, 1, 0, 3, true, error);
+    if (!status) status = check_values(number, op, 2, 1, 0, 4, true, error);
     if (status) return status;
     if (radius[0] >= 0 && radius[0] <= MAX_RADIUS && radius[0] + radius[1] >= 0 &&
         radius[0] + radius[1] <= MAX_RADIUS)
@@ -361,7 +361,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_RANDOM_APPLY:
         status = check_values(number, op, 1, 1, 0, FM_GREATER_OR_EQUAL, true, error);
         if (!status) status = check_values(number, op, 2, 3, -DBL_MAX, DBL_MAX, false, error);
-        if (!status) status = check_values(number, op, 5, 1, 0, 2, true, error);
+        if (!status) status = check_values(number, op, 5, 1, 0, 3, true, error);
         return status ? status : check_p(number, op, error);
     case FM_OP_COLOR_JITTER:
         return check_color_jitter(number, op, error);

@@ -24,6 +24,7 @@ from test_rng_torch_own import (
     blur_drawn_before,
     by_numpy,
     by_numpys_uniform,
+    by_torch,
     twice,
 )
 from torch.utils.data import (
@@ -73,7 +74,7 @@ OF_IMAGES = [
     "T.AutoAugment(v1.AutoAugmentPolicy.CIFAR10)", "T.AutoAugment(v1.AutoAugmentPolicy.SVHN)",
     "DinoBlur({p})", "DinoSolarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
     "blur_by_difference", "twice", "by_numpy", "by_numpys_uniform",
-    *(f"BY_PICKS[{name!r}]" for name in BY_PICKS), "of_timm('rand-m9-mstd0.5-mmax9-inc1-n{n}')",
+    "by_torch", *(f"BY_PICKS[{name!r}]" for name in BY_PICKS), "of_timm('rand-m9-mstd0.5-mmax9-inc1-n{n}')",
     "of_timm('rand-m5-mstd0.3-p{p}')", "of_timm('rand-m9-mstd101-inc1-mmax9-n{n}-p{p}')",
     "of_timm('rand-m9-mstd0.3-mmax9-n{n}-tweights')", "of_timm('original')", "of_timm('originalr')",
     "of_timm('3a')",
@@ -193,7 +194,7 @@ class Script:
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
-                 "by_numpys_uniform": by_numpys_uniform, "BY_PICKS": BY_PICKS,
+                 "by_numpys_uniform": by_numpys_uniform, "by_torch": by_torch, "BY_PICKS": BY_PICKS,
                  "blur_drawn_before": blur_drawn_before, "of_timm": of_timm,
                  "erasing_of_timm": erasing_of_timm}
         return eval(self.transform, scope)

@@ -7,6 +7,7 @@ from collections import Counter
 import feedmill
 import numpy as np
 import pytest
+import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import transforms_in
@@ -234,10 +235,35 @@ def normal(img):
     return ImageOps.invert(img) if np.random.normal() < 0.5 else img
 
 
+class Applying:
+    def apply(self, img):
+        return ImageOps.invert(img)
+
+
+APPLYING = [Applying(), Applying()]
+
+
+def by_a_method(img):
+    return random.choice(APPLYING).apply(img)
+
+
+def radius_of_torch(img):
+    return img.filter(ImageFilter.GaussianBlur(torch.rand(1)))
+
+
+def computed_by_torch(img):
+    return ImageOps.invert(img) if torch.rand(1) * 2 < 1 else img
+
+
+def double_of_torch(img):
+    return ImageOps.invert(img) if torch.rand(1, dtype=torch.float64) < 0.5 else img
+
+
 @pytest.mark.parametrize("function", [
     of_numpys_numbers, of_sized, of_arrays, of_many, of_too_many_numbers, of_combinations,
     several_at_once, two_at_once, as_a_list, without_replacement, of_a_string, with_wrong_weights,
     without_values, normal,
+    by_a_method, radius_of_torch, computed_by_torch, double_of_torch,
 ])
 def test_these_are_left_to_torch(function):
     states = random.getstate(), np.random.get_state()[1].tolist()

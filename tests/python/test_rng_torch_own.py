@@ -6,6 +6,7 @@ import random
 import feedmill
 import numpy as np
 import pytest
+import torch
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import transforms_in
 from feedmill.planner.image_calls import ImageState
@@ -126,6 +127,14 @@ def by_numpys_uniform(img):
     return img.filter(ImageFilter.GaussianBlur(np.random.uniform(0, 1.3) + 0.7))
 
 
+def by_torch(img):
+    if torch.rand(1) < 0.7:
+        img = img.filter(ImageFilter.GaussianBlur(torch.rand(1).item() * 1.9 + 0.1))
+    if 0.3 <= torch.rand((1,)) and torch.rand(1).item() > 0.1:
+        img = ImageOps.solarize(img)
+    return img
+
+
 def always(img):
     return ImageOps.invert(img) if random.random() < 1.0 else img
 
@@ -146,6 +155,7 @@ OWN = {
     "uniform": [invert_outside, always],
     "difference": [blur_by_difference],
     "twice": [twice, both],
+    "torch": [by_torch, JITTER],
     "numpy's uniform": [by_numpys_uniform, by_numpy],
     **{name: [function] for name, function in BY_PICKS.items()},
 }
@@ -163,7 +173,7 @@ def test_draws_of_maes_crop():
         check_draws(v1.Compose([crop, v1.RandomHorizontalFlip(), TAIL]))
 
 
-@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice", "numpy's uniform", "several picks"])
+@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice", "numpy's uniform", "several picks", "torch"])
 def test_loaders(mixed, name):  # noqa: F811
     transform = v1.Compose([RandomResizedCrop(24), *OWN[name], TAIL])
     check_loader(ImageFolder(mixed, transform), num_workers=3)
@@ -306,6 +316,8 @@ PIECES = [
     ["if 1 - random.random() <= 0.15:", "    image = blur(image, 3 - random.random() * 1)"],
     ["image = blur(image, np.random.uniform(0.1, 1.9))"],
     ["if np.random.uniform(0, 3) <= 1.1:", "    image = self.t(image)"],
+    ["if torch.rand(1) < 0.3:", "    image = self.t(image)"],
+    ["if 0.1 > torch.rand(1).item():", "    image = self.u(image)"],
     ["if random.randint(0, 1):", "    image = self.t(image)"],
     ["k = np.random.randint(3)", "if k == 0:", "    image = self.t(image)", "elif k == 1:",
      "    image = self.u(image)"],
@@ -334,7 +346,7 @@ def _made(lines, number):
     text = "\n".join(["class Made(Own):", "    def __call__(self, image):", *body,
                       "        return image", ""])
     linecache.cache[name] = len(text), None, text.splitlines(True), name
-    scope = {"random": random, "np": np, "ImageFilter": ImageFilter, "ImageOps": ImageOps, "Own": Own,
+    scope = {"random": random, "np": np, "torch": torch, "ImageFilter": ImageFilter, "ImageOps": ImageOps, "Own": Own,
              "__name__": "made"}
     exec(compile(text, name, "exec"), scope)
     return scope["Made"]()

@@ -69,6 +69,20 @@ static void conditions_compare_such_numbers(void **state) {
     }
 }
 
+static void numbers_of_torch(void **state) {
+    (void)state;
+    fm_streams streams = {.torch = seeded(5)};
+    fm_mt19937 same = seeded(5);
+    const fm_op blur = {.kind = FM_OP_RANDOM_BLUR, .p = 1, .values = {0.1, 2.3, 4, 0.1, 2.2}};
+    const fm_op apply = {
+        .kind = FM_OP_RANDOM_APPLY, .p = 0.5, .values = {0, FM_GREATER, 0.5, 0, 1, 3}};
+    for (int i = 0; i < N_DRAWS; i++) {
+        const double radius = 0.1 + 2.2 * (double)fm_torch_rand(&same);
+        assert_true(draw_of(&blur, &streams).values[0] == radius);
+        assert_int_equal(draw_of(&apply, &streams).flip, fm_torch_rand(&same) > 0.5f);
+    }
+}
+
 static void children_are_found_by_a_number(void **state) {
     (void)state;
     const fm_op op = {.kind = FM_OP_RANDOM_CHOICE, .n_children = 3, .values = {2, 2, 7}};
@@ -115,14 +129,15 @@ static void other_numbers_are_refused(void **state) {
             assert_refused((fm_op[]){choice, invert}, 2, "whole numbers from 1 to 65535");
         }
     }
-    const fm_op apply = {.kind = FM_OP_RANDOM_APPLY, .p = 0.5, .values = {[5] = 3}};
-    assert_refused(&apply, 1, "values[5] is 3");
+    const fm_op apply = {.kind = FM_OP_RANDOM_APPLY, .p = 0.5, .values = {[5] = 4}};
+    assert_refused(&apply, 1, "values[5] is 4");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_rounded_as_numpy_does),
         cmocka_unit_test(conditions_compare_such_numbers),
+        cmocka_unit_test(numbers_of_torch),
         cmocka_unit_test(children_are_found_by_a_number),
         cmocka_unit_test(other_numbers_are_refused),
     };

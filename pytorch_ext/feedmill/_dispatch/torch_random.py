@@ -17,6 +17,8 @@ from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner import timm_objects
 from feedmill.planner.drawing import STEPS
 from feedmill.planner.formats import as_planned
+from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE
+from feedmill.planner.picking import NUMPYS_RAND, NUMPYS_RANDINT
 from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
@@ -125,11 +127,11 @@ def _why_not_op(op: Op) -> str:
 
 def _draws_from_numpy(op: Op, name: str) -> bool:
     if name == "RandomApply":
-        return any(op.values[5:6])
+        return op.values[5:6] in ((NUMPY,), (NUMPY_ROUNDED_ONCE,))
     if name == "RandomBlur":
-        return op.values[2:3] > (1.0,)
+        return op.values[2:3] in ((NUMPY + 1,), (NUMPY_ROUNDED_ONCE + 1,))
     if name == "RandomChoice":
-        return op.values[32:33] > (1.0,)
+        return op.values[32:33] in ((NUMPYS_RANDINT,), (NUMPYS_RAND,))
     return name == "timm's RandAugment"
 
 

@@ -2,9 +2,10 @@
 evaluates.
 
 The functions' random numbers are replaced by the native path's, which have the same distribution:
-``random.random()``, ``random.uniform(a, b)`` and NumPy's equivalents of both, and sums and products
-of these with numbers. What a function does under a condition on such a number becomes a Chance,
-what it does with Pillow a PilCall. ``picking`` has the values that are drawn from a few.
+``random.random()``, ``random.uniform(a, b)``, NumPy's equivalents of both and ``torch.rand(1)``,
+and sums and products of these with numbers. What a function does under a condition on such a number
+becomes a Chance, what it does with Pillow a PilCall. ``picking`` has the values that are drawn from
+a few.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE, PYTHON, numpys_uniform
+import torch
+
+from feedmill.planner.generators import (
+    NUMPY,
+    NUMPY_ROUNDED_ONCE,
+    PYTHON,
+    TORCH,
+    numpys_uniform,
+)
 from feedmill.planner.picking import Choice, Pick
 from feedmill.planner.untouched import is_original
 
@@ -82,7 +91,8 @@ class Draw:
         formula: (offset, factor), if it is offset + factor * random.random(), to the last bit;
             None: it is something else.
         source: the Draw of which this one was computed; None: it is itself the result of a call.
-        generator: PYTHON, NUMPY or NUMPY_ROUNDED_ONCE, in place of random.random().
+        generator: PYTHON, NUMPY, NUMPY_ROUNDED_ONCE or TORCH, in place of random.random().
+        is_tensor: it is a tensor of one float32 number, with which the code may only compare.
 
     Raises:
         OverflowError: the numbers, or the distance between them, are not finite.
@@ -95,14 +105,21 @@ class Draw:
         formula: tuple[float, float] | None = None,
         source: Draw | None = None,
         generator: int = PYTHON,
+        is_tensor: bool = False,
     ) -> None:
         self.formula = formula
         self.generator = generator
+        self.is_tensor = is_tensor
         self.source: Draw = self if source is None else source
         self.low, self.high = float(low), float(high)
         if not math.isfinite(self.high - self.low):
             raise OverflowError("the limits of a random number are not finite")
         self.is_used = False
+
+
+    def item(self) -> Draw:
+        """The number in a tensor."""
+        return Draw(self.low, self.high, self.formula, self.source, self.generator)
 
 
 class Condition:
@@ -158,6 +175,12 @@ def draw_of(
     if name in ("random.random", "numpy.rand", "numpy.random", "numpy.random_sample"):
         generator = PYTHON if name == "random.random" else NUMPY
         return None if arguments or keywords else Draw(0, 1, (0.0, 1.0), generator=generator)
+    if name == "torch.rand":
+        # Without keywords, it is a tensor of the default type.
+        is_one = not keywords and list(arguments) in ([1], [[1]], [(1,)])
+        if not is_one or torch.get_default_dtype() is not torch.float32:
+            return None
+        return Draw(0, 1, (0.0, 1.0), generator=TORCH, is_tensor=True)
     if name not in _LIMITS:
         return None
     limits = _LIMITS[name]

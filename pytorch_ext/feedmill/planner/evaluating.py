@@ -407,6 +407,8 @@ class Evaluator(ImageCalls):
         try:
             if not drawn:
                 return operation(one, other)
+            if drawn[0].is_tensor:
+                raise self._error(node, "it computes with a random tensor")
             self._use(node, drawn[0])
             return computed(operation, one, other)
         except (ZeroDivisionError, OverflowError):
@@ -494,6 +496,8 @@ class Evaluator(ImageCalls):
         draw, limit = (one, other) if type(one) is Draw else (other, one)
         if draw is other:
             comparison = TURNED[comparison]
+        if draw.is_tensor:
+            limit = torch.tensor(limit, dtype=torch.float32).item()  # as torch compares
         condition = Condition(p, draw, comparison, limit)
         self._events.append(condition)
         return condition

@@ -1,5 +1,5 @@
-"""Functions of Python's module random and of numpy.random that draw numbers from the generators of
-the process, as the native path draws them, too."""
+"""Functions of Python's module random, of numpy.random and of torch that draw numbers from the
+generators of the process, as the native path draws them, too."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from feedmill._internals import TORCH_FUNCTIONS
 from feedmill.planner.untouched import is_original
 
-# How a number in [0, 1) is drawn: by random.random(), by numpy.random.rand(), or by NumPy's code
-# for uniform(), where that rounds the sum only. As value 5 of a RandomApply, see fm_op.
-PYTHON, NUMPY, NUMPY_ROUNDED_ONCE = range(3)
+# How a number in [0, 1) is drawn: by random.random(), by numpy.random.rand(), by NumPy's code for
+# uniform(), where that rounds the sum only, or by torch.rand(1). As value 5 of a RandomApply, see
+# fm_op.
+PYTHON, NUMPY, NUMPY_ROUNDED_ONCE, TORCH = range(4)
 
 # Python's functions that call others of the generator, by name.
 _CALLED = {
@@ -37,6 +39,8 @@ def drawing_function(function: Any) -> str:
         return f"random.{name}"
     if name in _OF_NUMPY and is_of_numpy(function, name):
         return f"numpy.{name}"
+    if name == "rand" and function.__qualname__ == f"{TORCH_FUNCTIONS}.rand":
+        return "torch.rand"
     return ""
 
 

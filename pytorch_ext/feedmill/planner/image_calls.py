@@ -88,9 +88,15 @@ class ImageCalls:
     def _call(self, node: ast.Call) -> Any:
         is_plain = len(node.args) == 1 and not node.keywords
         if isinstance(node.func, ast.Attribute):
+            n_events = len(self._events)
             owner = self._value(node.func.value)
             if type(owner) is ImageValue:
                 return self._method(node, node.func.attr, owner)
+            if type(owner) is Draw and owner.is_tensor and node.func.attr == "item":
+                if not node.args and not node.keywords:
+                    return self._use(node, owner).item()
+            if len(self._events) > n_events:
+                raise self._error(node, "it calls a method of what it draws")
         function = self._value(node.func)
         if type(function) in STAND_INS:
             raise self._error(node, "it calls a random number or filter")
@@ -165,6 +171,8 @@ class ImageCalls:
                 raise self._error(node, "it calls GaussianBlur in an unknown way")
             values = [*node.args, *(one.value for one in node.keywords)]
             radius = self._use(node, self._value(values[0])) if values else 2
+            if type(radius) is Draw and radius.is_tensor:
+                raise self._error(node, "the radius of its GaussianBlur is a tensor")
             blur = blur_of(radius)
             if blur is None:
                 raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
@@ -233,6 +241,8 @@ class ImageCalls:
             return None
         left, right = test.left, test.comparators[0]
         if not isinstance(left, ast.Attribute) or left.attr != "mode":
+            return None
+        if not isinstance(left.value, ast.Name):
             return None
         if not isinstance(right, ast.Constant) or right.value != "RGB":
             return None
