@@ -287,21 +287,31 @@ static void processes_share_the_bound(void **state) {
     }
 }
 
+/* Each child is killed when it has stored some entries, while it writes others. */
 static void killed_writers_leave_no_torn_entry(void **state) {
     (void)state;
-    fm_disk_cache *reader = open_cache(64 * MIB, false);
     for (uint32_t round = 0; round < 40; round++) {
-        const pid_t child = start_writer(50 * round, 100000, 64 * MIB, false);
-        usleep(500 + 731 * round);
+        const uint32_t first = 1000 * round;
+        const pid_t child = start_writer(first, 100000, 1024 * MIB, false);
+        char path[512];
+        path_of(first + round % 7, path);
+        const uint64_t until_ns = fm_clock_ns() + 300000000000u;
+        while (access(path, F_OK) && fm_clock_ns() < until_ns) usleep(100);
         kill(child, SIGKILL);
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
-        for (uint32_t i = 0; i < 100; i++) has(reader, 50 * round + i); /* checks the bytes */
+        /* Opened alone, so that it counts; and with another one that has the folder open. */
+        fm_disk_cache *cache = open_cache(1024 * MIB, false);
+        fm_disk_cache *other = open_cache(1024 * MIB, false);
+        uint32_t n_found = 0;
+        for (uint32_t i = 0; i < 300; i++) n_found += has(cache, first + i); /* checks the bytes */
+        assert_true(n_found > 0);
+        fm_disk_cache_usage usage;
+        fm_disk_cache_usage_get(cache, &usage);
+        assert_int_equal(usage.n_damaged, 0);
+        fm_disk_cache_close(&other);
+        fm_disk_cache_close(&cache);
     }
-    fm_disk_cache_usage usage;
-    fm_disk_cache_usage_get(reader, &usage);
-    assert_int_equal(usage.n_damaged, 0);
-    fm_disk_cache_close(&reader);
     /* Nobody uses the folder: what the dead have left is removed, and the counters are right. */
     assert_int_equal(walk(true, false).n_damaged, 0);
     char path[512];

@@ -56,6 +56,7 @@ def open_native(config: Config) -> Any:
         sample_records=config.sample_records,
         alloc=config.alloc,
         cache=config.cache,
+        disk_cache=config.disk_cache,
         remote=config.remote,
         raw=(plan.header, plan.body_bytes) if isinstance(plan, RawPlan) else None,
         arrays=None if arrays is None else arrays.specs,
