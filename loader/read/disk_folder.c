@@ -337,6 +337,10 @@ int fm_disk_folder_open(fm_disk_folder *folder, const char *path, uint64_t limit
     *folder = (fm_disk_folder){.dir = -1, .state = -1, .lru = lru, .limit_bytes = limit_bytes};
     if (pthread_mutex_init(&folder->lock, NULL))
         return fm_error_set(error, FM_ERR_THREAD, "can't create a mutex");
+    if (pthread_mutex_init(&folder->evicting, NULL)) {
+        pthread_mutex_destroy(&folder->lock);
+        return fm_error_set(error, FM_ERR_THREAD, "can't create a mutex");
+    }
     int status = open_dir(folder, path, limit_bytes > 0, error);
     if (!status) status = open_state(folder, path, limit_bytes > 0, error);
     if (!status) status = join(folder, path, error);
@@ -351,6 +355,7 @@ int fm_disk_folder_open(fm_disk_folder *folder, const char *path, uint64_t limit
 void fm_disk_folder_close(fm_disk_folder *folder) {
     if (folder->state >= 0) close(folder->state);
     if (folder->dir >= 0) close(folder->dir);
+    pthread_mutex_destroy(&folder->evicting);
     pthread_mutex_destroy(&folder->lock);
     folder->dir = folder->state = -1;
 }
@@ -442,10 +447,10 @@ static void make_room(fm_disk_folder *folder, uint64_t n_bytes) {
 /* Reserves, or sets *missing to the bytes that are missing: ENOSPC. */
 static int try_reserve(fm_disk_folder *folder, uint64_t n_bytes, uint64_t *missing) {
     state_file state;
-    int error = begin_change(folder, &state);
+    *missing = 0;
+    const int error = begin_change(folder, &state);
     if (error) return error;
     const uint64_t used_bytes = state.counts.used_bytes;
-    *missing = 0;
     if (used_bytes + n_bytes > folder->limit_bytes) {
         *missing = used_bytes + n_bytes - folder->limit_bytes;
         end_change(folder, NULL);
@@ -461,10 +466,16 @@ int fm_disk_folder_reserve(fm_disk_folder *folder, uint64_t n_bytes) {
     n_bytes = fm_disk_folder_file_bytes(n_bytes);
     if (n_bytes > folder->limit_bytes) return ENOSPC;
     uint64_t missing = 0;
-    const int error = try_reserve(folder, n_bytes, &missing);
+    int error = try_reserve(folder, n_bytes, &missing);
     if (!missing || !folder->lru) return error;
-    make_room(folder, missing + folder->limit_bytes / SLACK_SHARE);
-    return try_reserve(folder, n_bytes, &missing);
+    pthread_mutex_lock(&folder->evicting);
+    error = try_reserve(folder, n_bytes, &missing);
+    if (missing) {
+        make_room(folder, missing + folder->limit_bytes / SLACK_SHARE);
+        error = try_reserve(folder, n_bytes, &missing);
+    }
+    pthread_mutex_unlock(&folder->evicting);
+    return error;
 }
 
 void fm_disk_folder_settle(fm_disk_folder *folder, uint64_t n_bytes, bool is_stored) {

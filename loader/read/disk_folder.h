@@ -30,7 +30,8 @@ typedef struct fm_disk_folder {
     int dir, state; /* constant after open; the descriptors keep their locks in forked children */
     bool lru;
     uint64_t limit_bytes;
-    pthread_mutex_t lock; /* guards the state file between threads */
+    pthread_mutex_t lock;     /* guards the state file between threads */
+    pthread_mutex_t evicting; /* so that two threads do not make room for the same file */
     /* The counters when this process last used the state file, for who must not wait for a disk. */
     _Atomic uint64_t seen_bytes, seen_entries;
 } fm_disk_folder;
