@@ -421,6 +421,40 @@ typedef enum fm_reader_kind {
     FM_READER_PREAD = 2  /* a pool of threads that call pread */
 } fm_reader_kind;
 
+/* One read that fm_custom_reader.read() makes; valid during that call, on its thread. */
+typedef struct fm_custom_read fm_custom_read;
+
+/*
+ * Reads whole objects, or parts of them, whose names feedmill can't read itself: paths that begin
+ * with a scheme, as "memory://x" or "cached::https://host/x", other than those of
+ * feedmill/remote.h.
+ *
+ * n_threads threads of the loader call `read`, each for one object at a time; a call may block.
+ * With range_bytes, that part from offset_bytes on is wanted, else the whole object, as with
+ * fm_sample. `read` ends with one call of fm_custom_read_put() or fm_custom_read_fail().
+ *
+ * Calls can't be interrupted. If an epoch or the loader ends during one, the loader does not wait
+ * for it: it may go on after fm_loader_close(), and its result is dropped. Until it returns, later
+ * epochs have one thread less. So `user` must outlive the loader: `retain` is called once while a
+ * loader is opened, and `release` when no thread calls `read` any more, by any thread. Both may be
+ * NULL.
+ */
+typedef struct fm_custom_reader {
+    void (*read)(void *user, const char *name, uint64_t offset_bytes, uint64_t range_bytes,
+                 fm_custom_read *result); /* NULL: no custom reader */
+    void (*retain)(void *user);
+    void (*release)(void *user);
+    void *user;
+    uint32_t n_threads; /* default 0: 16 */
+} fm_custom_reader;
+
+/* Copies the object or part; fewer bytes than a part has, or more than max_file_bytes, are an error
+ * of the sample. */
+FM_API void fm_custom_read_put(fm_custom_read *read, const void *bytes, size_t n_bytes);
+/* The sample is rejected with FM_ERR_READ and this reason, which is copied, as far as there is
+ * room. */
+FM_API void fm_custom_read_fail(fm_custom_read *read, const char *why);
+
 /*
  * Allocates the memory of batch buffers. `alloc` returns `bytes` bytes aligned to 64, or NULL, and
  * may set *handle; `free` gets the pointer and that handle. Both are called on the consumer's
@@ -555,7 +589,8 @@ typedef struct fm_config {
     /* Keeps what is read from there in a folder (feedmill/disk_cache.h). Owned by the caller, and
      * closed after the loader. Default NULL. */
     struct fm_disk_cache *disk_cache;
-    fm_device_config device; /* not together with an allocator; default: none */
+    fm_custom_reader custom_reader; /* of other names; default: none, they are paths of files */
+    fm_device_config device;        /* not together with an allocator; default: none */
 } fm_config;
 
 /* Fills *config with the defaults named above. */

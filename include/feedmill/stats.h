@@ -40,6 +40,26 @@ typedef struct fm_wait_causes {
 #undef FM_X
 } fm_wait_causes;
 
+/*
+ * What the read of an object on a server did in the storage_ns of a wait: X(name, meaning). The
+ * parts add up to storage_ns exactly. If the read was queued because the server had asked for fewer
+ * requests, that time is storage_throttled_ns. Other time in the queue is split in proportion to
+ * what those reads had done that ended meanwhile.
+ */
+#define FM_STORAGE_PART_FIELDS(X)                                                                  \
+    X(storage_connect_ns, "a connection was made (credentials, address, TCP, TLS)")                \
+    X(storage_first_byte_ns, "a request was sent, and its response had not begun")                 \
+    X(storage_transfer_ns, "a response was being received")                                        \
+    X(storage_retry_ns, "an attempt that failed, and the pause after it")                          \
+    X(storage_throttled_ns, "the server refused requests (status 429, 503): fewer and later ones") \
+    X(storage_local_ns, "none of these: a file, and whatever else is not an object on a server")
+
+typedef struct fm_storage_parts {
+#define FM_X(name, meaning) uint64_t name;
+    FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
+} fm_storage_parts;
+
 /* One list of fields for the structure and all bindings: X(name, meaning). */
 #define FM_STATS_FIELDS(X)                                                                     \
     X(batches, "batches handed to the consumer")                                               \
@@ -108,9 +128,11 @@ typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
-    fm_wait_causes causes;   /* of data_wait_ns */
-    char reader[16];         /* "uring" or "pread"; "uring+http", "pread+http" with objects */
-    char reader_reason[192]; /* why this reader was chosen */
+    fm_wait_causes causes;    /* of data_wait_ns */
+    fm_storage_parts storage; /* of causes.storage_ns */
+    char reader[24];          /* "uring" or "pread"; then "+http" with objects, and "+custom" with a
+                                 custom reader */
+    char reader_reason[192];  /* why this reader was chosen */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2", "avx512", "neon" */
 } fm_stats;
 
@@ -120,7 +142,8 @@ typedef enum fm_phase {
     FM_PHASE_STEADY    /* any other */
 } fm_phase;
 
-/* One training step, the wait for one batch: X(type, name, meaning); then FM_WAIT_CAUSE_FIELDS. */
+/* One training step, the wait for one batch: X(type, name, meaning); then FM_WAIT_CAUSE_FIELDS and
+ * FM_STORAGE_PART_FIELDS. */
 #define FM_STEP_FIELDS(X)                                                                    \
     X(uint64_t, step, "counts from 0 since open")                                            \
     X(uint32_t, epoch, "epochs started before this one's")                                   \
@@ -138,7 +161,8 @@ typedef struct fm_step {
 #define FM_X(type, name, meaning) type name;
     FM_STEP_FIELDS(FM_X)
 #undef FM_X
-    fm_wait_causes causes; /* of data_wait_ns */
+    fm_wait_causes causes;    /* of data_wait_ns */
+    fm_storage_parts storage; /* of causes.storage_ns */
 } fm_step;
 
 /* When one sample passed each stage: X(type, name, meaning). The time of a skipped stage is 0. */

@@ -94,6 +94,98 @@ static void starve_reads(uint64_t throttled_ns, fm_wait_causes *out) {
     out->starved_ns += moved_ns;
 }
 
+/* When the decode threads were done: the latest time stamp before the caller's own work. */
+static uint64_t end_of(const fm_timeline *line) {
+    const uint64_t stamps[] = {line->submitted_ns, line->read_begin_ns, line->bytes_ns,
+                               line->buffer_ns, line->dequeued_ns};
+    uint64_t end_ns = line->finished_ns;
+    for (int i = 0; i < 5; i++)
+        if (stamps[i] > end_ns) end_ns = stamps[i];
+    return end_ns;
+}
+
+/* ---- the parts of storage -------------------------------------------------------------------- */
+
+static void add_stages(fm_storage_parts *out, const fm_read_stages *stages, uint64_t total_ns,
+                       uint64_t whole_ns) {
+    out->storage_connect_ns += share(total_ns, stages->connect_ns, whole_ns);
+    out->storage_first_byte_ns += share(total_ns, stages->first_byte_ns, whole_ns);
+    out->storage_transfer_ns += share(total_ns, stages->transfer_ns, whole_ns);
+    out->storage_retry_ns += share(total_ns, stages->retry_ns, whole_ns);
+    out->storage_throttled_ns += share(total_ns, stages->throttled_ns, whole_ns);
+}
+
+/* total_ns of the time from the submission of the read to its start, without that for buffers. */
+static void add_queue(fm_storage_parts *out, const fm_timeline *line, uint64_t total_ns) {
+    if (!total_ns) return;
+    const uint64_t unread_ns = line->read_begin_ns - line->submitted_ns;
+    const uint64_t whole_ns = unread_ns - read_delay_part(line, unread_ns);
+    const uint64_t held_ns = line->read.held_ns < whole_ns ? line->read.held_ns : whole_ns;
+    const uint64_t throttled_ns = share(total_ns, held_ns, whole_ns);
+    /* If none has ended meanwhile, the read's own stages tell best what those ahead of it did. */
+    fm_read_stages others = line->read.queue;
+    if (!fm_read_stages_ns(&others)) {
+        others = line->read.earlier;
+        fm_read_stages_add(&others, &line->read.last);
+    }
+    out->storage_throttled_ns += throttled_ns;
+    add_stages(out, &others, total_ns - throttled_ns, fm_read_stages_ns(&others));
+}
+
+/* The latest part of *left_ns, of at most stage_ns. */
+static uint64_t take(uint64_t stage_ns, uint64_t *left_ns) {
+    const uint64_t taken_ns = stage_ns < *left_ns ? stage_ns : *left_ns;
+    *left_ns -= taken_ns;
+    return taken_ns;
+}
+
+/* The last total_ns of the read. */
+static void add_read(fm_storage_parts *out, const fm_timeline *line, uint64_t total_ns) {
+    if (!total_ns) return;
+    const fm_read_times *const read = &line->read;
+    uint64_t left_ns = total_ns;
+    out->storage_transfer_ns += take(read->last.transfer_ns, &left_ns);
+    out->storage_first_byte_ns += take(read->last.first_byte_ns, &left_ns);
+    out->storage_connect_ns += take(read->last.connect_ns, &left_ns);
+    /* Time of the read that is in no stage counts as well. */
+    const uint64_t last_ns = fm_read_stages_ns(&read->last);
+    uint64_t whole_ns = line->bytes_ns - line->read_begin_ns;
+    whole_ns = whole_ns > last_ns ? whole_ns - last_ns : 0;
+    const uint64_t earlier_ns = fm_read_stages_ns(&read->earlier);
+    add_stages(out, &read->earlier, left_ns, whole_ns > earlier_ns ? whole_ns : earlier_ns);
+}
+
+/* Scales the parts of whole_ns to a sum of to_ns; what is in no part goes to the last one. */
+static fm_storage_parts scale_storage(const fm_storage_parts *whole, uint64_t whole_ns,
+                                      uint64_t to_ns) {
+    fm_storage_parts out;
+    uint64_t sum_ns = 0, given_ns = 0;
+#define FM_X(name, meaning)                               \
+    sum_ns += whole->name;                                \
+    out.name = share(to_ns, sum_ns, whole_ns) - given_ns; \
+    given_ns += out.name;
+    FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
+    out.storage_local_ns += to_ns - given_ns;
+    return out;
+}
+
+fm_storage_parts fm_attribute_storage(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
+                                      uint64_t to_ns, uint64_t storage_ns) {
+    fm_storage_parts parts = {0};
+    uint64_t cursor_ns = since_ns < from_ns ? since_ns : from_ns;
+    const uint64_t begin_ns = cursor_ns;
+    if (!storage_ns) return parts;
+    advance(&cursor_ns, line->submitted_ns, to_ns);
+    const uint64_t unread_ns = advance(&cursor_ns, line->read_begin_ns, to_ns);
+    add_queue(&parts, line, unread_ns - read_delay_part(line, unread_ns));
+    add_read(&parts, line, advance(&cursor_ns, line->bytes_ns, to_ns));
+    const uint64_t end_ns = end_of(line) < to_ns ? end_of(line) : to_ns;
+    return scale_storage(&parts, attribute_native(line, begin_ns, end_ns).storage_ns, storage_ns);
+}
+
+/* ---- a wait ---------------------------------------------------------------------------------- */
+
 /* Scales the causes of whole_ns to a sum of to_ns. */
 static fm_wait_causes scale(const fm_wait_causes *whole, uint64_t whole_ns, uint64_t to_ns) {
     fm_wait_causes out;
@@ -106,16 +198,6 @@ static fm_wait_causes scale(const fm_wait_causes *whole, uint64_t whole_ns, uint
     FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
     return out;
-}
-
-/* When the decode threads were done: the latest time stamp before the caller's own work. */
-static uint64_t end_of(const fm_timeline *line) {
-    const uint64_t stamps[] = {line->submitted_ns, line->read_begin_ns, line->bytes_ns,
-                               line->buffer_ns, line->dequeued_ns};
-    uint64_t end_ns = line->finished_ns;
-    for (int i = 0; i < 5; i++)
-        if (stamps[i] > end_ns) end_ns = stamps[i];
-    return end_ns;
 }
 
 fm_wait_causes fm_attribute_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,

@@ -4,6 +4,7 @@
 #define FM_PIPELINE_ATTRIBUTION_H
 
 #include "feedmill/stats.h"
+#include "read/stages.h"
 
 /* Time of decode threads, by what it was spent on. */
 typedef struct fm_work {
@@ -26,6 +27,7 @@ typedef struct fm_timeline {
     fm_work queue_work;      /* of all threads while it waited for read buffers and for a thread */
     fm_work own;             /* of its decode thread, from dequeued_ns to finished_ns */
     uint64_t throttled_ns;   /* time since since_ns in which a CPU quota stopped the process */
+    fm_read_times read;      /* what its read, and the wait for it, consisted of */
 } fm_timeline;
 
 /*
@@ -47,6 +49,14 @@ typedef struct fm_timeline {
  */
 fm_wait_causes fm_attribute_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
                                  uint64_t to_ns);
+
+/*
+ * Splits storage_ns, which fm_attribute_wait() has found for the same other arguments. The parts
+ * add up to it exactly. The read's own time is known by its latest stages, as what came before
+ * since_ns is left out; of what came before its last attempt only the sums are known.
+ */
+fm_storage_parts fm_attribute_storage(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
+                                      uint64_t to_ns, uint64_t storage_ns);
 
 /* Converts the wall times of a thread's stages to fm_work. The thread had a CPU for cpu_ns of
  * wall_ns. CPU time outside of the two stages is left out. */

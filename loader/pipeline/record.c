@@ -77,6 +77,7 @@ fm_delivery fm_record_delivery(const fm_pending *batch) {
         .work_decodable = task->work_decodable,
         .work_dequeued = task->work_dequeued,
         .own = task->own,
+        .read = task->data ? (fm_read_times){0} : task->read.times,
     };
 }
 
@@ -94,6 +95,7 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_delivery *deliv
         .fallback_ns = delivery->fallback_ns,
         .copy_queued_ns = delivery->copy_queued_ns,
         .own = delivery->own,
+        .read = delivery->read,
     };
     const fm_work *since =
         line.buffer_ns > line.bytes_ns ? &delivery->work_at_buffer : &delivery->work_decodable;
@@ -111,15 +113,22 @@ static void add_causes(fm_wait_causes *sum, const fm_wait_causes *piece) {
 #undef FM_X
 }
 
-/* Locked. Adds the step's wait, up to until_ns, to the sums. Returns the wait and sets *causes;
- * without a delivery all of it is unattributed. With fm_epoch.ahead the caller's own work on the
- * batch, which follows the native part, is python_ns. */
+static void add_parts(fm_storage_parts *sum, const fm_storage_parts *piece) {
+#define FM_X(name, meaning) sum->name += piece->name;
+    FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
+}
+
+/* Locked. Adds the step's wait, up to until_ns, to the sums. Returns the wait and sets *causes and
+ * *storage; without a delivery all of it is unattributed. With fm_epoch.ahead the caller's own work
+ * on the batch, which follows the native part, is python_ns. */
 static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns,
-                              fm_wait_causes *causes) {
+                              fm_wait_causes *causes, fm_storage_parts *storage) {
     fm_records *const records = &loader->records;
     const uint64_t throttled_before_ns = records->throttled_ns;
     records->throttled_ns = fm_throttle_ns(&loader->throttle);
     *causes = (fm_wait_causes){0};
+    *storage = (fm_storage_parts){0};
     if (until_ns <= records->request_ns) return 0;
     const uint64_t wait_ns = until_ns - records->request_ns;
     if (delivery) {
@@ -131,6 +140,8 @@ static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, ui
         const uint64_t since_ns =
             records->since_ns > line.submitted_ns ? records->since_ns : line.submitted_ns;
         *causes = fm_attribute_wait(&line, since_ns, records->request_ns, native_until_ns);
+        *storage = fm_attribute_storage(&line, since_ns, records->request_ns, native_until_ns,
+                                        causes->storage_ns);
         causes->python_ns +=
             until_ns -
             (native_until_ns > records->request_ns ? native_until_ns : records->request_ns);
@@ -139,12 +150,14 @@ static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, ui
     }
     records->sums.data_wait_ns += wait_ns;
     add_causes(&records->sums.causes, causes);
+    add_parts(&records->sums.storage, storage);
     return wait_ns;
 }
 
 void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns) {
     fm_wait_causes causes;
-    add_data_wait(loader, delivery, until_ns, &causes);
+    fm_storage_parts storage;
+    add_data_wait(loader, delivery, until_ns, &causes, &storage);
     add_host_wait(loader, until_ns);
     loader->records.request_ns = 0;
 }
@@ -182,7 +195,7 @@ void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t rea
         .request_ns = records->request_ns,
         .last_index = delivery->index,
     };
-    step->data_wait_ns = add_data_wait(loader, delivery, ready_ns, &step->causes);
+    step->data_wait_ns = add_data_wait(loader, delivery, ready_ns, &step->causes, &step->storage);
     set_return(loader, step);
     records->request_ns = 0;
 }

@@ -139,6 +139,7 @@ typedef struct fm_delivery {
     int64_t index;
     uint64_t read_begin_ns, read_delay_ns, bytes_ns, dequeued_ns, finished_ns;
     fm_work work_decodable, work_dequeued, own;
+    fm_read_times read;
 } fm_delivery;
 
 /* The pending batches, oldest first, and the counters of the threads that work on them. */

@@ -87,6 +87,7 @@ static int open_http(fm_reader *reader, fm_error *error) {
 
 static int open_kind(fm_reader *reader, fm_error *error) {
     const fm_reader_kind kind = reader->config.kind;
+    if (reader->config.custom.read) return open_backend(reader, &fm_reader_custom_backend, error);
     if (reader->config.remote) return open_http(reader, error);
     if (kind == FM_READER_PREAD) {
         fm_reader_note(reader, "asked for");
@@ -171,6 +172,7 @@ static void cancel(fm_reader *reader, fm_read *list) {
         read->error = ECANCELED;
         read->started_ns = read->done_ns = fm_clock_ns();
         read->buffer_wait_ns = 0;
+        read->times = (fm_read_times){0};
         reader->config.on_done(reader->config.user, read);
     }
 }
@@ -185,12 +187,14 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
         return;
     }
     const uint64_t buffer_wait_ns = fm_reader_buffer_wait_ns_locked(reader, now_ns);
+    const uint64_t held_ns = fm_reader_held_ns_locked(reader, now_ns);
     *reader->queue_end = list;
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;
         read->submitted_ns = now_ns;
-        read->buffer_wait_ns =
-            buffer_wait_ns; /* fm_reader_dequeue_locked() turns it into a difference */
+        /* fm_reader_dequeue_locked() turns these into differences. */
+        read->buffer_wait_ns = buffer_wait_ns;
+        read->times = (fm_read_times){.held_ns = held_ns, .queue = reader->ended};
         reader->queue_end = &read->next;
         reader->n_queued++;
     }
@@ -214,10 +218,11 @@ void fm_reader_cancel_queued(fm_reader *reader) {
     pthread_mutex_lock(&reader->lock);
     fm_read *const list = drain_locked(reader);
     const fm_reader_backend *const backend = reader->backend;
-    if (backend->cancel_locked) backend->cancel_locked(reader);
+    fm_read *const started = backend->cancel_locked ? backend->cancel_locked(reader) : NULL;
     pthread_mutex_unlock(&reader->lock);
     if (backend->cancel_locked) backend->notify(reader);
     cancel(reader, list);
+    cancel(reader, started);
 }
 
 void fm_reader_return(fm_reader *reader, fm_read *read) {

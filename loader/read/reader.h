@@ -1,7 +1,8 @@
 /*
- * Reads files, or byte ranges of files, asynchronously. Three back ends serve the same contract:
- * io_uring (reader_uring.c), a pool of threads with pread() (reader_pread.c), and, for objects on
- * servers, HTTP (reader_http.c). What follows says "file" for both.
+ * Reads files, or byte ranges of files, asynchronously. Four back ends serve the same contract:
+ * io_uring (reader_uring.c), a pool of threads with pread() (reader_pread.c), for objects on
+ * servers HTTP (reader_http.c), and for what the caller reads itself a pool of threads that call it
+ * (reader_custom.c). What follows says "file" for all.
  *
  * Requests. Any thread may submit; submitting never blocks. Reads start in order of submission and
  * finish in any order. Each accepted request ends in exactly one call of on_done(), on a thread of
@@ -31,6 +32,7 @@
 #include "base/mem.h"
 #include "feedmill/disk_cache.h"
 #include "feedmill/remote.h"
+#include "read/stages.h"
 
 /* fm_read.error: the file ends before the range does. No errno is negative. */
 #define FM_READ_ENDS_EARLY (-1)
@@ -67,6 +69,7 @@ typedef struct fm_read {
     int error;
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t buffer_wait_ns; /* part of the wait until started_ns in which buffers were short */
+    fm_read_times times;     /* of an object: what it, and its wait, consisted of */
     struct fm_read *next;    /* see fm_reader_submit(); the reader uses it until on_done() */
 } fm_read;
 
@@ -77,6 +80,7 @@ typedef struct fm_reader_config {
     uint64_t max_file_bytes;
     fm_remote *remote; /* all paths are names of objects, and `kind` has no effect; NULL: files */
     fm_disk_cache *disk_cache; /* of objects; NULL: none */
+    fm_custom_reader custom;   /* likewise, all paths are for its read(), unless that is NULL */
     void (*on_done)(void *user, fm_read *read);
     void *user;
     fm_mem_counter *counter;
@@ -95,7 +99,7 @@ typedef struct fm_reader_stats {
     /* Of objects, with a disk cache: read from there, those that the server has confirmed included;
      * their bytes; and those that were fetched. */
     uint64_t n_disk_hits, disk_bytes, n_disk_misses;
-    const char *name; /* "uring", "pread" or "http" */
+    const char *name; /* "uring", "pread", "http" or "custom" */
     char reason[192]; /* why this back end was chosen, and which limits lowered the depth */
 } fm_reader_stats;
 
@@ -113,7 +117,8 @@ int fm_reader_open(fm_reader **out, const fm_reader_config *config, fm_error *er
  */
 void fm_reader_submit(fm_reader *reader, fm_read *list);
 /* Ends all requests that have not started with ECANCELED; on_done() runs on the calling thread.
- * Requests of objects that have started also end so, soon, on the reader's thread. */
+ * Requests of objects that have started also end so, soon, on the reader's thread; those that a
+ * custom reader has started at once, on the calling thread, while its calls go on. */
 void fm_reader_cancel_queued(fm_reader *reader);
 /* Returns the buffer of a finished request to the reader and sets read->bytes to NULL. Does nothing
  * if the request has no buffer. */
@@ -128,6 +133,10 @@ void fm_reader_stats_get(fm_reader *reader, fm_reader_stats *out);
  * on_done(). Accepts NULL and a pointer to NULL.
  */
 void fm_reader_close(fm_reader **reader);
+
+/* Whether a path is a name for a custom reader, unless it is one of an object (remote.h): it begins
+ * with a scheme. */
+bool fm_custom_is_name(const char *path);
 
 /* Sets *out to the kind that the environment variable FEEDMILL_READER names, or to `asked` if it is
  * not set. FM_ERR_ARGUMENT names an unknown value. */

@@ -104,6 +104,7 @@ static void begin_attempt(fm_http_reader *self, fm_transfer *transfer) {
     fm_remote_request request;
     fm_error error;
     fm_transfer_reset(transfer);
+    transfer->prepared_ns = fm_clock_ns();
     const int status = make_request(self, transfer, &request, &error);
     const bool has_begun = !status && begin_request(self, transfer, &request);
     fm_remote_request_free(&request);
@@ -130,8 +131,40 @@ static void count(fm_http_reader *self, const fm_transfer *transfer, fm_attempt 
     pthread_mutex_unlock(&reader->lock);
 }
 
+/* Notes what the read spent its latest attempt on. */
+static void note_attempt(const fm_transfer *transfer, fm_attempt end) {
+    fm_reader_op *const op = transfer->op;
+    const uint64_t attempt_ns = fm_clock_ns() - transfer->prepared_ns;
+    fm_read_stages_add(&op->earlier, &op->last);
+    op->last = (fm_read_stages){0};
+    if (end == FM_ATTEMPT_FEWER) {
+        op->earlier.throttled_ns += attempt_ns;
+    } else if (end != FM_ATTEMPT_DONE) {
+        op->earlier.retry_ns += attempt_ns;
+    } else {
+        const fm_http_times times = fm_http_times_of(&transfer->request);
+        uint64_t left_ns = attempt_ns;
+        uint64_t part_ns = transfer->begun_ns - transfer->prepared_ns + times.connect_ns;
+        op->last.connect_ns = part_ns < left_ns ? part_ns : left_ns;
+        left_ns -= op->last.connect_ns;
+        part_ns = times.first_byte_ns;
+        op->last.first_byte_ns = part_ns < left_ns ? part_ns : left_ns;
+        op->last.transfer_ns = left_ns - op->last.first_byte_ns;
+    }
+}
+
+/* Notes what the read spent its pause on, which ends now. */
+static void note_pause(const fm_http_reader *self, const fm_transfer *transfer, uint64_t now_ns) {
+    fm_read_stages *const stages = &transfer->op->earlier;
+    const uint64_t pause_ns = transfer->at_ns - transfer->failed_ns;
+    *(transfer->was_refused ? &stages->throttled_ns : &stages->retry_ns) += pause_ns;
+    /* Since then it has waited for a place within the limit. */
+    const bool is_held = transfer->was_refused || fm_flow_is_lowered(&self->flow);
+    *(is_held ? &stages->throttled_ns : &stages->retry_ns) += now_ns - transfer->at_ns;
+}
+
 /* The attempt has failed. Queues the next one, or ends the read. */
-static void try_again(fm_http_reader *self, fm_transfer *transfer, bool no_server) {
+static void try_again(fm_http_reader *self, fm_transfer *transfer, fm_attempt end) {
     self->random ^= self->random << 13;
     self->random ^= self->random >> 7;
     self->random ^= self->random << 17;
@@ -141,10 +174,12 @@ static void try_again(fm_http_reader *self, fm_transfer *transfer, bool no_serve
                        ? transfer->response.retry_after_s * 1000 * MS_NS
                        : UINT64_MAX / 4,
         .random = (uint32_t)(self->random >> 32),
-        .no_server = no_server,
+        .no_server = end == FM_ATTEMPT_NO_SERVER,
     };
     fm_transfer_forget_redirect(transfer);
     if (fm_retry_next(&self->policy, &transfer->retry, &failure, &transfer->at_ns)) {
+        transfer->failed_ns = failure.now_ns;
+        transfer->was_refused = end == FM_ATTEMPT_FEWER;
         transfer->next = self->waiting;
         self->waiting = transfer;
         pthread_mutex_lock(&self->reader->lock);
@@ -178,6 +213,7 @@ static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, b
     const bool is_redirect = result != FM_HTTP_NO_MEMORY && fm_transfer_follow(transfer);
     const fm_attempt end = is_redirect ? FM_ATTEMPT_DONE : fm_transfer_judge(transfer, result);
     count(self, transfer, end);
+    note_attempt(transfer, end);
     if (end == FM_ATTEMPT_FEWER)
         fm_flow_refused(&self->flow, transfer->begun_ns, fm_clock_ns());
     else if (end == FM_ATTEMPT_DONE)
@@ -187,7 +223,7 @@ static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, b
     else if (end == FM_ATTEMPT_DONE || end == FM_ATTEMPT_FAILED)
         end_read(self, transfer);
     else
-        try_again(self, transfer, end == FM_ATTEMPT_NO_SERVER);
+        try_again(self, transfer, end);
 }
 
 /* ---- reads ----------------------------------------------------------------------------------- */
@@ -317,6 +353,7 @@ static void begin_due(fm_http_reader *self) {
     for (; list; list = next) {
         next = list->next;
         if (list->at_ns <= now_ns && self->n_running < fm_flow_limit(&self->flow)) {
+            note_pause(self, list, now_ns);
             begin_attempt(self, list);
         } else {
             list->next = self->waiting;
@@ -341,6 +378,7 @@ static bool begin_new(fm_http_reader *self) {
         self->any_cancelled = false;
         if (!closing && !any_cancelled && has_room) op = next_op_locked(self);
         self->waits = !op && has_room;
+        fm_reader_set_held_locked(reader, !has_room && fm_flow_is_lowered(&self->flow));
         pthread_mutex_unlock(&reader->lock);
         if (closing) return false;
         if (any_cancelled)
@@ -462,12 +500,13 @@ static void http_notify(fm_reader *reader) {
     fm_http_wake(self->http);
 }
 
-static void http_cancel_locked(fm_reader *reader) {
+static fm_read *http_cancel_locked(fm_reader *reader) {
     fm_http_reader *const self = reader->impl;
     for (uint32_t i = 0; i < reader->n_ops; i++)
         reader->ops[i].cancelled = reader->ops[i].read != NULL;
     self->any_cancelled = true;
     if (reader->pool) fm_http_wake(self->http); /* http_notify() wakes the pool */
+    return NULL;
 }
 
 static void http_stop_locked(fm_reader *reader) {

@@ -5,7 +5,7 @@
  *     reader_common.c   the text of the reason, and the reference count
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
- *     reader_pread.c, reader_uring.c, reader_http.c   the back ends
+ *     reader_pread.c, reader_uring.c, reader_http.c, reader_custom.c   the back ends
  *     lookups.c         what reader_http.c finds in the disk cache
  *
  * A back end's thread calls fm_reader_dequeue_locked() for the next read, reads into op->buffer,
@@ -50,8 +50,9 @@ typedef struct fm_reader_op {
     uint64_t offset_bytes, range_bytes; /* copies from *read */
     fm_cached_file *cached; /* of a range: its open file, or NULL if it opens one itself */
     uint64_t started_ns;
-    uint32_t index;     /* in reader->ops */
-    uint32_t n_retries; /* after EAGAIN or EINTR */
+    fm_read_stages earlier, last; /* see fm_read_times */
+    uint32_t index;               /* in reader->ops */
+    uint32_t n_retries;           /* after EAGAIN or EINTR */
     int error;
     const char *why; /* goes with FM_READ_REMOTE; the back end's memory */
     bool is_first;   /* of an object: see fm_read.first */
@@ -96,9 +97,11 @@ typedef struct fm_reader_backend {
     /* A read can start. True: the caller must call notify() after it has released the lock. */
     bool (*wake_locked)(fm_reader *reader);
     void (*notify)(fm_reader *reader);
-    /* All reads in flight are to end soon with ECANCELED, where that is possible; marks them. The
-     * caller must call notify() after it has released the lock. NULL: it is not possible. */
-    void (*cancel_locked)(fm_reader *reader);
+    /* All reads in flight are to end soon with ECANCELED, where that is possible. Marks those that
+     * the back end ends, for which the caller must call notify() after it has released the lock.
+     * Returns a list of those that the caller must end: their ops have let go of them. NULL: it is
+     * not possible. */
+    fm_read *(*cancel_locked)(fm_reader *reader);
     /* reader->closing was set: wakes all threads. */
     void (*stop_locked)(fm_reader *reader);
     /* Joins the threads that end, and detaches those that are stuck. */
@@ -140,6 +143,9 @@ struct fm_reader {
     /* When the head of the queue began to wait only for a buffer, or 0; and the sum of all earlier
      * waits of this kind. */
     uint64_t buffer_wait_since_ns, buffer_wait_ns;
+    /* The same for reads that may not start as the server wants fewer requests. */
+    uint64_t held_since_ns, held_ns;
+    fm_read_stages ended;         /* sums over all reads that have ended */
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
     fm_file_cache file_cache;
@@ -150,7 +156,7 @@ struct fm_reader {
     uint64_t n_completions; /* of reads, by io_uring */
 };
 
-extern const fm_reader_backend fm_reader_pread_backend;
+extern const fm_reader_backend fm_reader_pread_backend, fm_reader_custom_backend;
 #if FM_HAVE_URING
 extern const fm_reader_backend fm_reader_uring_backend;
 #endif
@@ -235,6 +241,10 @@ void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);
 /* How long heads of the queue have waited for buffers, up to now_ns. */
 uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns);
+
+/* How long the server's wish for fewer requests has kept reads from starting, up to now_ns. */
+uint64_t fm_reader_held_ns_locked(const fm_reader *reader, uint64_t now_ns);
+void fm_reader_set_held_locked(fm_reader *reader, bool is_held);
 
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);

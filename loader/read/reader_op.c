@@ -21,6 +21,18 @@ uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_n
     return reader->buffer_wait_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
 }
 
+void fm_reader_set_held_locked(fm_reader *reader, bool is_held) {
+    if (is_held == (reader->held_since_ns != 0)) return;
+    const uint64_t now_ns = fm_clock_ns();
+    if (!is_held) reader->held_ns += now_ns - reader->held_since_ns;
+    reader->held_since_ns = is_held ? now_ns : 0;
+}
+
+uint64_t fm_reader_held_ns_locked(const fm_reader *reader, uint64_t now_ns) {
+    const uint64_t since_ns = reader->held_since_ns;
+    return reader->held_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
+}
+
 bool fm_reader_ready_locked(fm_reader *reader) {
     const bool may_start = reader->queue && reader->free_ops;
     const bool ready = may_start && (reader->next_buffer || reader->next_error ||
@@ -55,6 +67,7 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     op->why = NULL;
     op->n_retries = 0;
     op->has_key = op->replaces = op->is_kept = op->from_disk = false;
+    op->earlier = op->last = (fm_read_stages){0};
     op->opened = op->in_slot = op->open_blocking = false;
     const size_t path_bytes = strnlen(read->path, sizeof(op->path)) + 1;
     if (path_bytes > sizeof(op->path))
@@ -66,6 +79,8 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     snprintf(op->etag, sizeof(op->etag), "%s", is_strong ? read->etag : "");
     op->started_ns = fm_clock_ns();
     read->buffer_wait_ns = reader->buffer_wait_ns - read->buffer_wait_ns;
+    read->times.held_ns = fm_reader_held_ns_locked(reader, op->started_ns) - read->times.held_ns;
+    read->times.queue = fm_read_stages_since(&reader->ended, &read->times.queue);
     return op;
 }
 
@@ -146,6 +161,10 @@ static void set_result_locked(fm_reader *reader, fm_reader_op *op, fm_read *read
     if (op->why && read->why) snprintf(read->why, read->why_bytes, "%s", op->why);
     read->started_ns = op->started_ns;
     read->done_ns = fm_clock_ns();
+    read->times.earlier = op->earlier;
+    read->times.last = op->last;
+    fm_read_stages_add(&reader->ended, &op->earlier);
+    fm_read_stages_add(&reader->ended, &op->last);
     reader->stats.n_opens += op->opened;
     reader->stats.read_ns += read->done_ns - op->started_ns;
     if (op->error) {

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "read/reader_impl.h"
 #include "read/remote_impl.h"
 #include "read/sigv4.h"
 
@@ -39,7 +40,46 @@ bool fm_remote_is_name(const char *path) {
     return scheme_of(path, &rest) != NO_SCHEME;
 }
 
+/* Appends one link of a chain of names to `out`, without user, query and fragment. */
+static size_t show_link(const char *link, size_t n_link, char *out) {
+    const char *const scheme_end = memmem(link, n_link, "://", 3);
+    const size_t n_scheme = scheme_end ? (size_t)(scheme_end - link) + 3 : 0;
+    const char *rest = link + n_scheme;
+    size_t n_rest = n_link - n_scheme;
+    for (size_t i = 0; scheme_end && i < n_rest; i++)
+        if (rest[i] == '?' || rest[i] == '#') n_rest = i;
+    const char *const slash = memchr(rest, '/', n_rest);
+    const size_t n_host = scheme_end ? (slash ? (size_t)(slash - rest) : n_rest) : 0;
+    const char *const at = n_host ? memrchr(rest, '@', n_host) : NULL;
+    if (at) {
+        n_rest -= (size_t)(at + 1 - rest);
+        rest = at + 1;
+    }
+    memcpy(out, link, n_scheme);
+    memcpy(out + n_scheme, rest, n_rest);
+    return n_scheme + n_rest;
+}
+
+/* A name for a custom reader: a chain of names between "::", or a single one. */
+static void show_chain(const char *name, char *out, size_t out_bytes) {
+    char shown[FM_READER_PATH_BYTES];
+    if (strlen(name) >= sizeof(shown)) name += strlen(name) - sizeof(shown) + 1;
+    size_t n = 0;
+    for (const char *end; (end = strstr(name, "::")); name = end + 2) {
+        n += show_link(name, (size_t)(end - name), shown + n);
+        memcpy(shown + n, "::", 2);
+        n += 2;
+    }
+    n += show_link(name, strlen(name), shown + n);
+    shown[n] = 0;
+    snprintf(out, out_bytes, "%s", n < out_bytes ? shown : shown + n - (out_bytes - 1));
+}
+
 void fm_remote_name_shown(const char *name, char *out, size_t out_bytes) {
+    if (!fm_remote_is_name(name) && fm_custom_is_name(name)) {
+        show_chain(name, out, out_bytes);
+        return;
+    }
     const char *rest = name;
     const scheme_kind scheme = scheme_of(name, &rest);
     const bool is_url = scheme == HTTP || scheme == HTTPS, is_name = scheme != NO_SCHEME;

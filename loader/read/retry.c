@@ -31,6 +31,10 @@ void fm_flow_init(fm_flow *flow, uint32_t most) {
 
 uint32_t fm_flow_limit(const fm_flow *flow) { return (uint32_t)flow->limit; }
 
+bool fm_flow_is_lowered(const fm_flow *flow) {
+    return flow->was_lowered && fm_flow_limit(flow) < flow->most;
+}
+
 void fm_flow_answered(fm_flow *flow) {
     flow->limit += flow->was_lowered ? FM_FLOW_GROWTH / flow->limit : 1;
     if (flow->limit > flow->most) flow->limit = flow->most;

@@ -58,6 +58,8 @@ typedef struct fm_flow {
 
 void fm_flow_init(fm_flow *flow, uint32_t most);
 uint32_t fm_flow_limit(const fm_flow *flow); /* at least 1 */
+/* Whether the limit is low because the server has asked for fewer requests. */
+bool fm_flow_is_lowered(const fm_flow *flow);
 void fm_flow_answered(fm_flow *flow);
 /* The server refused a request that began at begun_ns. Those that began before the limit was last
  * lowered do not lower it again. */

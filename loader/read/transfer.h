@@ -35,7 +35,9 @@ typedef struct fm_transfer {
     struct fm_transfer *next; /* of those that wait for their next attempt */
     fm_http_request request;  /* its `user` is this */
     fm_retry retry;
-    uint64_t at_ns; /* when it waits: when the next attempt begins */
+    /* When it waits: since when, when the next attempt begins, and for which reason. */
+    uint64_t failed_ns, at_ns;
+    bool was_refused; /* with status 429 or 503 */
     char etag[FM_ETAG_BYTES];
     uint64_t n_total; /* the bytes wanted; FM_RESPONSE_UNKNOWN until a response says */
     char *redirect;   /* the URL that the next attempt goes to; NULL: the object's own */
@@ -44,10 +46,10 @@ typedef struct fm_transfer {
     bool is_fresh;     /* the next attempt needs a new connection */
     char why[FM_TRANSFER_WHY_BYTES];
     /* Of the attempt. */
-    uint64_t begun_ns;
-    uint64_t progress_ns;   /* the last progress: see note_body() */
-    uint64_t counted_bytes; /* n_fetched then */
-    bool has_header;        /* a line of the header has come */
+    uint64_t prepared_ns, begun_ns; /* clock: its request was made, and begun */
+    uint64_t progress_ns;           /* the last progress: see note_body() */
+    uint64_t counted_bytes;         /* n_fetched then */
+    bool has_header;                /* a line of the header has come */
     fm_response response;
     bool has_begun;  /* the response was found to have the bytes */
     bool has_failed; /* op->error or `why` is set: the transfer was broken off here */

@@ -45,6 +45,41 @@ void release(void *, void *, void *handle) {
     PyGILState_Release(gil);
 }
 
+// fm_custom_reader.read: `user` is a function read(name, offset, n_bytes) that returns bytes, or a
+// str that says why not.
+void read_by_python(void *user, const char *name, uint64_t offset_bytes, uint64_t range_bytes,
+                    fm_custom_read *result) {
+    const PyGILState_STATE gil = ensure_gil();
+    {
+        const Ref path(PyUnicode_DecodeFSDefault(name));
+        const Ref found(path ? PyObject_CallFunction(static_cast<PyObject *>(user), "OKK",
+                                                     path.get(), (unsigned long long)offset_bytes,
+                                                     (unsigned long long)range_bytes)
+                             : nullptr);
+        char *bytes = nullptr;
+        Py_ssize_t n_bytes = 0;
+        if (found && PyBytes_Check(found.get()) &&
+            PyBytes_AsStringAndSize(found.get(), &bytes, &n_bytes) == 0) {
+            without_gil([&] { fm_custom_read_put(result, bytes, size_t(n_bytes)); });
+        } else if (found && PyUnicode_Check(found.get())) {
+            const Ref text(PyUnicode_AsEncodedString(found.get(), "utf-8", "replace"));
+            fm_custom_read_fail(result, text ? PyBytes_AsString(text.get()) : "unknown error");
+        } else {
+            fm_custom_read_fail(result, "the function that reads it has failed");
+        }
+        PyErr_Clear();
+    }
+    PyGILState_Release(gil);
+}
+
+void retain_function(void *user) {
+    const PyGILState_STATE gil = ensure_gil();
+    Py_INCREF(static_cast<PyObject *>(user));
+    PyGILState_Release(gil);
+}
+
+void release_function(void *user) { release(nullptr, nullptr, user); }
+
 bool values_from_sequence(PyObject *sequence, fm_op *op) {
     const Py_ssize_t n = PySequence_Size(sequence);
     if (n < 0) return false;
@@ -287,7 +322,7 @@ namespace {
 struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
-    PyObject *device = nullptr, *views = nullptr, *remote = nullptr;
+    PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
     PyObject *disk_cache = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
@@ -324,15 +359,17 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "views",
                                         "decodes_scaled",
                                         "remote",
+                                        "read",
+                                        "read_threads",
                                         "disk_cache",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOO", const_cast<char **>(names), &ops, &dtype,
-            &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
-            &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
-            &device, &config.rejected_formats, &views, &scaled, &remote,
-            &disk_cache))
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIO", const_cast<char **>(names), &ops,
+            &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
+            &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
+            &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
+            &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
+            &remote, &read, &config.custom_reader.n_threads, &disk_cache))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -400,6 +437,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         if (!config.disk_cache) return false;
         out->disk_cache = Ref::borrow(given.disk_cache);
     }
+    if (given.read && given.read != Py_None) {
+        out->read = Ref::borrow(given.read);
+        config.custom_reader = {read_by_python, retain_function, release_function, given.read,
+                                config.custom_reader.n_threads};
+    }
     if (given.alloc && given.alloc != Py_None) {
         out->alloc = Ref::borrow(given.alloc);
         config.allocator = {out, allocate, release, true};
@@ -448,6 +490,10 @@ PyObject *dict_from_stats(const fm_stats &stats) {
 #define FM_X(name, meaning) \
     ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.causes.name));
     FM_WAIT_CAUSE_FIELDS(FM_X)
+#undef FM_X
+#define FM_X(name, meaning) \
+    ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.storage.name));
+    FM_STORAGE_PART_FIELDS(FM_X)
 #undef FM_X
     ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));
     ok = ok && set_item(dict, "reader_reason", PyUnicode_FromString(stats.reader_reason));

@@ -32,6 +32,7 @@ struct Config {
     Ref cache;                     // the _native.Cache, or none
     Ref remote;                    // the _native.Remote, or none
     Ref disk_cache;                // the _native.DiskCache, or none
+    Ref read;                      // the function that reads other names, or none
 };
 
 // Fills `out` from the keyword arguments of Loader(). False: a Python exception is set.

@@ -96,7 +96,8 @@ struct Field {
 
 #define FM_X(type, name, meaning) {#name, code_of(type{})},
 #define FM_U64(name, meaning) {#name, "u8"},
-constexpr Field step_fields[] = {FM_STEP_FIELDS(FM_X) FM_WAIT_CAUSE_FIELDS(FM_U64)};
+constexpr Field step_fields[] = {FM_STEP_FIELDS(FM_X) FM_WAIT_CAUSE_FIELDS(FM_U64)
+                                     FM_STORAGE_PART_FIELDS(FM_U64)};
 constexpr Field sample_fields[] = {FM_SAMPLE_RECORD_FIELDS(FM_X)};
 #undef FM_U64
 #undef FM_X

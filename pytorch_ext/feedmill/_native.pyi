@@ -385,6 +385,10 @@ class Loader:
         views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
         decodes_scaled: bool = False,  # see fm_config
         remote: Remote | None = None,  # reads s3://, gs://, http:// and https:// paths
+        # Called with (name, offset, n_bytes) by `read_threads` threads at a time, to read names
+        # with other schemes; 0 bytes: the whole object. Returns it, or why it can't be read.
+        read: Callable[[str, int, int], bytes | str] | None = None,
+        read_threads: int = 0,  # 0: 16
     ) -> Self: ...
     def start(
         self,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from feedmill._ops import native
 from feedmill.planner.plan import CENTER_CROP, Op
-from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.counting.records import CAUSES, STORAGE_PARTS
 from feedmill.profiling.report.stats import Stats
 from PIL import Image
 from torchvision import transforms
@@ -194,10 +194,13 @@ def assert_same_image(got, wanted, what):
 
 
 def inexact_pieces(steps, counters):
-    """Error messages for the steps, and for the total, whose wait is not the sum of its causes."""
+    """Error messages for the steps, and for the total, whose wait is not the sum of its causes, or
+    whose wait for storage is not that of its parts."""
     waits, pieces = steps["data_wait_ns"], sum(steps[name] for name in CAUSES)
     # The sum of unsigned numbers may be right although one of them has wrapped around.
     wrong = (waits != pieces) | np.any([steps[name] > waits for name in CAUSES], axis=0)
+    wrong |= steps["storage_ns"] != sum(steps[name] for name in STORAGE_PARTS)
+    wrong |= np.any([steps[name] > steps["storage_ns"] for name in STORAGE_PARTS], axis=0)
     texts = [f"{pieces[i]} of {waits[i]} ns: {steps[i]}" for i in np.flatnonzero(wrong)]
     total = sum(counters.get(f"wait_{name}", 0) for name in CAUSES)
     if total != counters["data_wait_ns"]:

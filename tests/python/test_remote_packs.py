@@ -366,8 +366,11 @@ def test_bench(served, tar_objects, tmp_path, capsys):
     found = json.loads(out)
     assert status == 0 and found["images"] == 48 and found["bad_files"] == 0
     assert found["http_requests"] == 48 and 0 < found["http_bytes"] <= found["encoded_bytes"]
+    waits = found["storage_wait_s"]
+    assert waits.pop("storage") == pytest.approx(sum(waits.values()))
     status, out = run(capsys, "bench", f"{url}?token=secret", "--epochs", "1")
     assert "secret" not in out and "24 requests" in out and "MB of images" in out
+    assert "  storage    " in out and "what helps: " in out
     status, out = run(capsys, "bench", tar_objects[1], "--epochs", "1", "--json")
     assert json.loads(out)["images"] == 18
     server.objects["/a.jpg"] = feedmill.Pack(url).encoded(0)
@@ -405,6 +408,7 @@ def test_doctor(served, capsys, monkeypatch):
     server, url = served
     status, out = run(capsys, "doctor", f"{url}?token=secret")
     assert "secret" not in out and f"{url}index.fmp" in out and 'ETag "1"' in out
+    assert "connecting took about " in out and "limits 256 requests in flight" in out
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from feedmill.profiling.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
+from feedmill.profiling.counting.records import (
+    BOUNDARY,
+    CAUSES,
+    FIRST,
+    STEADY,
+    STEP_DTYPE,
+    STORAGE_PARTS,
+)
 from feedmill.profiling.report import checks
 from feedmill.profiling.report.stats import SlowSample, Stats
 from feedmill.profiling.report.verdict import OFF, ReportContext, main_cause, verdict
@@ -17,14 +24,16 @@ OTHER = PeerProcess(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_thr
 
 
 def run(compute_ms=10, n=100, idle=False, **numbers):
-    """Stats of a first step and n steady steps of 100 samples. Arguments named like causes are
-    milliseconds of each step's wait; other arguments are flat names of Stats."""
+    """Stats of a first step and n steady steps of 100 samples. Arguments named like causes, or like
+    the parts of storage_ns, are milliseconds of each step's wait; other arguments are flat names of Stats."""
     steps = np.zeros(n + 1, STEP_DTYPE)
     steps["phase"], steps["phase"][0], steps["n_samples"] = STEADY, FIRST, 100
     steps["compute_ns"] = compute_ms * MS
     pieces = {name: numbers.pop(name) * MS for name in CAUSES if name in numbers}
     for name, value in pieces.items():
         steps[name] = value
+    for name in STORAGE_PARTS:
+        steps[name] = numbers.pop(name, 0) * MS
     wait_ns = sum(pieces.values())
     steps["data_wait_ns"] = wait_ns
     steps["host_wait_ns"], steps["overhead_ns"] = wait_ns + MS // 10, MS // 10
@@ -81,6 +90,22 @@ VERDICTS = {
         run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True),
         "with 6 of up to 64 reads in flight (uring); 2 threads get 2,494 img/s, the step could "
         "take 10,000; a deeper prefetch (num_workers above 0",
+    ),
+    "first bytes, saturated": (
+        run(storage_ns=30, storage_first_byte_ns=24, storage_transfer_ns=6,
+            read_ns=101 * 40 * 60 * MS, idle=True),
+        "; 80% of the wait for storage was waiting for the first byte; what helps: more requests "
+        "in flight (a larger prefetch_factor, FEEDMILL_REMOTE_REQUESTS); a nearer store; cache=; "
+        "without read delays",
+    ),
+    "first bytes, shallow": (
+        run(storage_ns=30, storage_first_byte_ns=30, read_ns=101 * 40 * 6 * MS, idle=True),
+        "; 100% of the wait for storage was waiting for the first byte; a deeper prefetch (",
+    ),
+    "throttled": (
+        run(storage_ns=30, storage_throttled_ns=20, storage_retry_ns=10,
+            read_ns=101 * 40 * 6 * MS, idle=True),
+        "; 67% of the wait for storage was throttled by the server; what helps: fewer loaders on ",
     ),
     "slots": (run(slot_wait_ns=10), "buffer-bound: all 6 batch buffers were in use, because"),
     "copy": (run(h2d_ns=10), "copy-bound: "),
@@ -163,7 +188,10 @@ def test_no_prefetch_if_the_sampler_can_not_be_called_ahead():
 def test_a_deeper_prefetch_is_suggested():
     stats = run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True)
     first = verdict(stats, ReportContext(num_workers=2, prefetch_factor=3))
-    assert "a deeper prefetch (prefetch_factor=12) would keep more reads in flight" in first
+    assert "; a deeper prefetch (prefetch_factor=12) would keep more reads in flight" in first
+    first = verdict(changed(stats, reader="uring+custom"))
+    assert "more threads for fsspec (FEEDMILL_FSSPEC_THREADS) or a deeper prefetch (num_" in first
+    assert "; more decode threads would gain nothing" in first
 
 
 @pytest.mark.parametrize("n_epochs", [1, 3])
@@ -267,6 +295,15 @@ def test_problems(name):
     report = stats.report(around=ReportContext(**around))
     for label, text in zip(("problem", "diagnosis", "remedy"), found):
         assert f"  {label:<10} {text}\n" in report
+
+
+def test_parts_of_storage_have_rows():
+    stats = run(storage_ns=30, storage_transfer_ns=24, storage_connect_ns=6, idle=True)
+    rows = stats.report().split("  storage    ")[1].splitlines()
+    assert rows[0] == "transferring 24.00 ms (80%), connecting 6.00 ms (20%)"
+    assert rows[1].startswith(" " * 13 + "what helps: fewer bytes (")
+    for local in (run(storage_ns=30, storage_local_ns=30), run(cpu_queue_decode_ns=10)):
+        assert "  storage    " not in local.report()
 
 
 def test_a_good_run_has_no_problem():

@@ -163,6 +163,85 @@ static void a_quota_that_stops_reads_is_starvation(void **state) {
     assert_int_equal(causes.starved_ns, 5 * MS);
 }
 
+static void assert_parts(const fm_timeline *line, uint64_t since_ns, uint64_t to_ns,
+                         uint64_t storage_ns, const fm_storage_parts *wanted) {
+    const fm_storage_parts got = fm_attribute_storage(line, since_ns, since_ns, to_ns, storage_ns);
+#define FM_X(name, meaning) assert_int_equal(got.name, wanted->name);
+    FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
+}
+
+/* A read that begins at 20 ms, with a failed attempt, and ends at 40 ms. */
+static fm_timeline remote_read(void) {
+    return (fm_timeline){
+        .submitted_ns = 10 * MS,
+        .read_begin_ns = 20 * MS,
+        .bytes_ns = 40 * MS,
+        .dequeued_ns = 40 * MS,
+        .finished_ns = 40 * MS,
+        .read = {.held_ns = 2 * MS,
+                 .queue = {.connect_ns = 30 * MS, .transfer_ns = 10 * MS},
+                 .earlier = {.retry_ns = 4 * MS, .throttled_ns = 2 * MS},
+                 .last = {.connect_ns = 3 * MS, .first_byte_ns = 6 * MS, .transfer_ns = 4 * MS}},
+    };
+}
+
+static void reads_of_objects_are_split(void **state) {
+    (void)state;
+    fm_timeline line = remote_read();
+    const fm_storage_parts whole = {
+        .storage_connect_ns = 6 * MS + 3 * MS,
+        .storage_first_byte_ns = 6 * MS,
+        .storage_transfer_ns = 2 * MS + 4 * MS,
+        .storage_retry_ns = 4 * MS,
+        .storage_throttled_ns = 2 * MS + 2 * MS,
+        .storage_local_ns = 1 * MS,
+    };
+    assert_parts(&line, 10 * MS, 40 * MS, 30 * MS, &whole);
+    /* Part of the wait was found to be for a CPU: all parts shrink. */
+    const fm_storage_parts half = {
+        .storage_connect_ns = 9 * MS / 2,
+        .storage_first_byte_ns = 3 * MS,
+        .storage_transfer_ns = 3 * MS,
+        .storage_retry_ns = 2 * MS,
+        .storage_throttled_ns = 2 * MS,
+        .storage_local_ns = MS / 2,
+    };
+    assert_parts(&line, 10 * MS, 40 * MS, 15 * MS, &half);
+    /* The last 8 ms of the read. */
+    const fm_storage_parts late = {.storage_first_byte_ns = 4 * MS, .storage_transfer_ns = 4 * MS};
+    assert_parts(&line, 32 * MS, 40 * MS, 8 * MS, &late);
+    /* Reads of files have no stages. */
+    line.read = (fm_read_times){0};
+    const fm_storage_parts local = {.storage_local_ns = 30 * MS};
+    assert_parts(&line, 10 * MS, 40 * MS, 30 * MS, &local);
+    /* Nothing else ended: the queue is as the read itself. */
+    line.read.last.first_byte_ns = 20 * MS;
+    const fm_storage_parts alone = {.storage_first_byte_ns = 30 * MS};
+    assert_parts(&line, 10 * MS, 40 * MS, 30 * MS, &alone);
+}
+
+/* Time for read buffers is the decode threads', and their own waits for a mapped file are local. */
+static void other_waits_are_no_part_of_a_read(void **state) {
+    (void)state;
+    fm_timeline line = remote_read();
+    line.read_delay_ns = 5 * MS;
+    line.finished_ns = 50 * MS;
+    line.queue_work.decode_ns = 1;
+    line.own.storage_ns = 10 * MS;
+    const fm_wait_causes causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 50 * MS);
+    assert_int_equal(causes.storage_ns, 35 * MS);
+    const fm_storage_parts wanted = {
+        .storage_connect_ns = 9 * MS / 4 + 3 * MS,
+        .storage_first_byte_ns = 6 * MS,
+        .storage_transfer_ns = 3 * MS / 4 + 4 * MS,
+        .storage_retry_ns = 4 * MS,
+        .storage_throttled_ns = 2 * MS + 2 * MS,
+        .storage_local_ns = 1 * MS + 10 * MS,
+    };
+    assert_parts(&line, 10 * MS, 50 * MS, 35 * MS, &wanted);
+}
+
 static void work_is_what_the_thread_had_a_core_for(void **state) {
     (void)state;
     fm_work work = fm_work_of(8 * MS, 2 * MS, 20 * MS, 15 * MS);
@@ -198,7 +277,12 @@ static void what_follows_the_batch_is_the_way_to_the_device(void **state) {
     assert_int_equal(wait_causes_ns(&causes), 6 * MS);
 }
 
-/* For any time stamps, even out of order, the causes add up to the wait, to the nanosecond. */
+static fm_read_stages any_stages(uint64_t *seed) {
+    return (fm_read_stages){any_ns(seed), any_ns(seed), any_ns(seed), any_ns(seed), any_ns(seed)};
+}
+
+/* For any time stamps, even out of order, the causes add up to the wait, to the nanosecond, and the
+ * parts of storage to storage. */
 static void pieces_are_the_wait(void **state) {
     (void)state;
     uint64_t seed = 1;
@@ -214,10 +298,19 @@ static void pieces_are_the_wait(void **state) {
                             any_ns(&seed),
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
-                            any_ns(&seed)};
+                            any_ns(&seed),
+                            {any_ns(&seed), any_stages(&seed), any_stages(&seed), {0}}};
+        line.read.last = any_stages(&seed);
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
-        const fm_wait_causes causes = fm_attribute_wait(&line, any_ns(&seed), from_ns, to_ns);
+        const uint64_t since_ns = any_ns(&seed);
+        const fm_wait_causes causes = fm_attribute_wait(&line, since_ns, from_ns, to_ns);
         assert_int_equal(wait_causes_ns(&causes), to_ns - from_ns);
+        const fm_storage_parts parts =
+            fm_attribute_storage(&line, since_ns, from_ns, to_ns, causes.storage_ns);
+        assert_int_equal(storage_parts_ns(&parts), causes.storage_ns);
+#define FM_X(name, meaning) assert_true(parts.name <= causes.storage_ns);
+        FM_STORAGE_PART_FIELDS(FM_X)
+#undef FM_X
         /* Until a sample is dequeued, no time is unattributed. */
         if (line.dequeued_ns >= to_ns) assert_true(causes.unattributed_ns == 0);
     }
@@ -233,6 +326,8 @@ int main(void) {
         cmocka_unit_test(an_unknown_wait_is_unattributed),
         cmocka_unit_test(a_quota_that_stops_reads_is_starvation),
         cmocka_unit_test(rows_of_a_mapped_file_wait_for_storage),
+        cmocka_unit_test(reads_of_objects_are_split),
+        cmocka_unit_test(other_waits_are_no_part_of_a_read),
         cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
         cmocka_unit_test(what_follows_the_batch_is_the_way_to_the_device),
         cmocka_unit_test(pieces_are_the_wait),

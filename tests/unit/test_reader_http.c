@@ -9,6 +9,7 @@
 #include "reads.h"
 
 #define N_BYTES 100000
+#define MS ((uint64_t)1000000)
 
 static test_http *server;
 
@@ -814,6 +815,58 @@ static void requests_are_limited(void **state) {
     session_close(&self);
 }
 
+/* Delays of the server are lower bounds of the stages, on any machine. */
+static void reads_tell_their_stages(void **state) {
+    (void)state;
+    session self;
+    const fm_remote_config settings = quick_config();
+    session_open(&self, &settings, (fm_reader_config){0});
+    put("/object", 1, N_BYTES);
+    test_http_script(server, "/object",
+                     "status=500,delay=50 status=503,retry-after=1 delay=60,drip=99996");
+    get one = get_range(&self, "/object", 0, 0);
+    test_check_file(&one.read, 1, N_BYTES);
+    const fm_read_times *const times = &one.read.times;
+    assert_true(times->earlier.retry_ns >= 50 * MS);
+    assert_true(times->earlier.throttled_ns >= 1000 * MS);
+    assert_true(times->last.first_byte_ns >= 60 * MS);
+    assert_true(times->last.transfer_ns >= 60 * MS);
+    assert_int_equal(times->held_ns, 0);
+    const uint64_t sum_ns = fm_read_stages_ns(&times->earlier) + fm_read_stages_ns(&times->last);
+    assert_true(sum_ns <= one.read.done_ns - one.read.started_ns);
+    fm_reader_return(self.reads.reader, &one.read);
+    /* The next one finds a connection, and has nothing of the first one's. */
+    one = get_range(&self, "/object", 0, 0);
+    assert_int_equal(fm_read_stages_ns(&one.read.times.earlier), 0);
+    fm_reader_return(self.reads.reader, &one.read);
+    session_close(&self);
+}
+
+/* Once the server has asked for fewer requests, reads wait longer to be started, and say so. */
+static void reads_are_held_by_throttling(void **state) {
+    (void)state;
+    session self;
+    static get gets[N_MANY];
+    fm_remote_config settings = quick_config();
+    settings.max_requests = 64;
+    session_open(&self, &settings, (fm_reader_config){0});
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        char path[32];
+        snprintf(path, sizeof(path), "/%u", i);
+        test_http_script(server, path, i < 32 ? "status=503 delay=20" : "delay=20");
+    }
+    submit_many(&self, gets, 3000);
+    assert_true(test_reads_wait(&self.reads, N_MANY));
+    assert_int_equal(check_many(&self, gets, 3000), N_MANY);
+    const fm_read *last = &gets[0].read;
+    for (uint32_t i = 1; i < N_MANY; i++)
+        if (gets[i].read.started_ns > last->started_ns) last = &gets[i].read;
+    assert_true(last->times.held_ns * 2 > last->started_ns - last->submitted_ns);
+    assert_true(last->times.held_ns <= last->started_ns - last->submitted_ns);
+    assert_true(last->times.queue.first_byte_ns > 0);
+    session_close(&self);
+}
+
 static void bad_names_are_reported(void **state) {
     (void)state;
     session self;
@@ -965,6 +1018,8 @@ int main(void) {
         TEST(close_ends_all),
         TEST(connections_are_kept),
         TEST(requests_are_limited),
+        TEST(reads_tell_their_stages),
+        TEST(reads_are_held_by_throttling),
         TEST(bad_names_are_reported),
         TEST(certificates_are_verified),
     };

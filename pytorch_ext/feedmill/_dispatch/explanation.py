@@ -21,7 +21,10 @@ from feedmill.planner.files import probed
 from feedmill.planner.recognise import has_default_collate, stacks_natively
 from feedmill.planner.samples import Source
 from feedmill.profiling.report.wording import decode_threads, usable_cpus
-from feedmill.remote.names import place_of, why_no_name
+from feedmill.remote.by_fsspec import schemes_of
+from feedmill.remote.names import is_fsspec_name, place_of
+from feedmill.remote.settings import fsspec_threads
+from feedmill.remote.sources import why_unreadable
 from feedmill.system import peer_processes
 
 
@@ -73,7 +76,7 @@ def explanation(loader: Any) -> str:
         f"  transform  {source.plan.describe()}",
         f"  threads    {decode_threads(n_threads(loader))} ({_why_threads(loader)})",
         f"  reader     {reader}",
-        *_network_lines([one.dataset for one in source.base_datasets], "  network    "),
+        *_network_lines([one.dataset for one in source.base_datasets], "  network    ", True),
         *_cache_lines(loader, source),
         *_device_line(loader),
         f"  errors     {_describe_errors(loader)}",
@@ -126,10 +129,15 @@ def _cache_lines(loader: Any, source: Source) -> list[str]:
     return lines
 
 
-def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
+def _network_lines(datasets: Sequence[Any], prefix: str, in_threads: bool = False) -> list[str]:
     """Lines about remote objects: those that feedmill's own datasets read, and those in the
-    attribute ``paths`` of other datasets with feedmill_item."""
+    attribute ``paths`` of other datasets with feedmill_item.
+
+    Args:
+        in_threads: the native loader reads them; else the path's own workers or threads.
+    """
     found: dict[str, str] = {}
+    by_fsspec: dict[str, str] = {}
     for dataset in datasets:
         # A property would be the user's code, which explain() does not call.
         paths = getattr(dataset, "__dict__", {}).get("paths")
@@ -137,13 +145,19 @@ def _network_lines(datasets: Sequence[Any], prefix: str) -> list[str]:
             paths = dataset.feedmill_sources()
         if hasattr(type(dataset), "feedmill_item") and type(paths) is list:
             for path in paths[probed(len(paths))]:
-                place = place_of(path)
-                if place and place not in found:
-                    found[place] = why_no_name(path)
+                if is_fsspec_name(path):
+                    if (schemes := schemes_of(path)) not in by_fsspec:
+                        by_fsspec[schemes] = why_unreadable(path)
+                elif (place := place_of(path)) and place not in found:
+                    found[place] = why_unreadable(path)
     names = [place for place, why in found.items() if not why]
     more = f", and {len(names) - 4} other places" if len(names) > 4 else ""
     lines = [f"{prefix}read over the network: {', '.join(names[:4])}{more}"] if names else []
-    return lines + [f"{prefix}{place} can't be read: {why}" for place, why in found.items() if why]
+    if schemes := ", ".join(one for one, why in by_fsspec.items() if not why):
+        threads = f" in {fsspec_threads()} threads" if in_threads else ""
+        lines.append(f"{prefix}read by fsspec ({schemes}){threads}")
+    failing = {**found, **by_fsspec}.items()
+    return lines + [f"{prefix}{place} can't be read: {why}" for place, why in failing if why]
 
 
 def _device_line(loader: Any) -> list[str]:

@@ -21,7 +21,7 @@ from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
-from feedmill.remote.names import is_name
+from feedmill.remote.sources import is_remote
 
 # Names of torchvision's transforms that never draw.
 _NEVER_DRAW = (
@@ -199,7 +199,7 @@ def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
     except (FileNotFoundError, PermissionError):
         return []
     except OSError as error:
-        if is_name(item.path):
+        if is_remote(item.path):
             raise _Unreachable from error
         return []
     except Exception:

@@ -29,6 +29,9 @@ from feedmill.packing.dataset import Pack
 from feedmill.planner.files import load_rgb
 from feedmill.planner.formats import TORCH_DTYPES
 from feedmill.planner.plan import crop_and_flip
+from feedmill.profiling.counting.records import STORAGE_PARTS
+from feedmill.profiling.report import terms
+from feedmill.profiling.report.wording import percent
 from feedmill.remote.names import shown
 from feedmill.system import peer_processes
 
@@ -190,7 +193,7 @@ class _Run:
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         images = find_all(arguments.dir)
-        remote = images.remote()
+        readers = images.readers()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     n_images = len(images.paths)
@@ -208,7 +211,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
             n_threads=arguments.threads,
             prefetch_batches=ahead,
             reader=arguments.reader,
-            remote=remote,
+            **readers,
         )
     except (ValueError, MemoryError, native.Error) as error:
         parser.error(str(error))
@@ -275,6 +278,10 @@ def _summary(
         "read_bytes": counters["read_bytes"],
         "http_requests": counters["http_requests"],
         "http_bytes": counters["http_bytes"],
+        "storage_wait_s": {
+            name.removesuffix("_ns"): counters[f"wait_{name}"] / 1e9
+            for name in ("storage_ns", *STORAGE_PARTS)
+        },
         "encoded_bytes": _encoded_bytes(run.images, len(epochs)),
         "native_samples": counters["native_samples"],
         "fallback_samples": counters["fallback_samples"],
@@ -288,6 +295,19 @@ def _encoded_bytes(images: Images, n_epochs: int) -> int | None:
     if images.parts is None:
         return None
     return n_epochs * sum(part.n_bytes for part in images.parts if part is not None)
+
+
+def _storage_lines(waits: dict[str, float]) -> list[str]:
+    """What reads did while batches waited for storage, and what helps."""
+    parts = {name: waits[name.removesuffix("_ns")] for name in STORAGE_PARTS}
+    total = sum(parts.values())
+    if not total:
+        return []
+    names = sorted((name for name in parts if parts[name] > 0.01 * total),
+                   key=lambda name: -parts[name])
+    shares = [f"{terms.storage_part(name).label} {percent(parts[name] / total)}" for name in names]
+    return [f"  storage    {total:.2f} s waited for: {', '.join(shares)}",
+            f"             what helps: {terms.storage_part(names[0]).remedy}"]
 
 
 def _as_text(result: dict[str, Any]) -> str:
@@ -315,6 +335,7 @@ def _as_text(result: dict[str, Any]) -> str:
             f" of {of / 1e6:,.1f} MB of images ({100 * result['http_bytes'] / max(1, of):.1f}%)")
         lines.insert(-1, f"  network    {result['http_requests']:,} requests, "
                          f"{result['http_bytes'] / 1e6:,.1f} MB fetched{share}")
+        lines[-1:-1] = _storage_lines(result["storage_wait_s"])
     if result["bad"]:
         lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "
                      "as zeros:")

@@ -93,7 +93,7 @@ def _find(given: str, parser: argparse.ArgumentParser) -> tuple[Images, dict[str
     try:
         if is_named(given) or is_pack(given):
             images = read_named(given) if is_named(given) else images_of(Pack(given))
-            images.remote()
+            images.readers()
             return images, {}
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -147,7 +147,7 @@ def check_images(
         batch_size=_BATCH_SIZE,
         n_threads=threads,
         prefetch_batches=max(4, 2 * threads),
-        remote=images.remote(),
+        **images.readers(),
     )
     peer_processes.begin(id(loader), threads)
     try:

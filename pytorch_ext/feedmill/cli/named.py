@@ -11,8 +11,10 @@ from feedmill.packing.index import INDEX_NAME
 from feedmill.packing.shards import ShardDataset
 from feedmill.packing.webdataset import WebDataset
 from feedmill.planner.ranges import Range, range_of
-from feedmill.remote.names import has_names, is_name, shown, why_no_name
+from feedmill.remote.by_fsspec import read_or_why
+from feedmill.remote.names import has_fsspec_names, has_names, is_name, shown, why_no_name
 from feedmill.remote.process import shared
+from feedmill.remote.settings import fsspec_threads
 
 # What a command's description says of them.
 HELP = (
@@ -35,13 +37,16 @@ class Images(NamedTuple):
     parts: list[Range | None] | None
     names: list[str]
 
-    def remote(self) -> Any:
-        """The native loader's argument ``remote``. Raises ValueError: a setting is invalid, or the
-        names can't be read."""
+    def readers(self) -> dict[str, Any]:
+        """The native loader's arguments that read names. Raises ValueError: a setting is invalid,
+        or the names can't be read."""
         first = next((path for path in self.paths if is_name(path)), "")
         if why := why_no_name(first):
             raise ValueError(f"{shown(first)} can't be read: {why}")
-        return shared() if has_names(self.paths) else None
+        found: dict[str, Any] = {"remote": shared() if has_names(self.paths) else None}
+        if has_fsspec_names(self.paths):
+            found.update(read=read_or_why, read_threads=fsspec_threads())
+        return found
 
     def source(self, number: int) -> Any:
         """An image's path or name, or its bytes if it is part of a file. Raises OSError."""

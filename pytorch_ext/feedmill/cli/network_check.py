@@ -12,6 +12,8 @@ from feedmill.remote.names import shown, why_no_name
 from feedmill.remote.process import fetch_first
 from feedmill.remote.settings import read_settings
 
+_MAX_REQUESTS = 256  # FEEDMILL_REMOTE_REQUESTS's default
+
 
 def check_name(name: str) -> dict[str, Any]:
     """Facts about a remote object, as in the JSON of ``feedmill doctor``: the credentials that are
@@ -21,6 +23,7 @@ def check_name(name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": shown(asked), "credentials": None, "endpoint": None, "error": why_no_name(asked),
         "bytes": None, "etag": None, "first_request_s": None, "next_request_s": None,
+        "max_requests": None,
     }
     if facts["error"]:
         return facts
@@ -28,6 +31,7 @@ def check_name(name: str) -> dict[str, Any]:
     try:
         facts["credentials"] = find(scheme).keys.origin if scheme in ("s3", "gs") else "none"
         settings = read_settings()
+        facts["max_requests"] = settings.max_requests or _MAX_REQUESTS
         endpoints = {"s3": settings.endpoint_url, "gs": settings.gs_endpoint_url}
         facts["endpoint"] = shown(endpoints.get(scheme, "")) or None
         began = time.monotonic()
@@ -54,6 +58,11 @@ def rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     size = "unknown size" if found["bytes"] is None else f"{found['bytes']:,} bytes"
     etag = f"ETag {found['etag']}" if found["etag"] else (
         "no strong ETag: a change while it is read may be missed")
+    next_s, n_most = found["next_request_s"], found["max_requests"]
+    connecting_s = max(0.0, found["first_request_s"] - next_s)
     return [*result, ("request", f"read: {size}, {etag}; {1e3 * found['first_request_s']:.1f} ms, "
-                                 f"and {1e3 * found['next_request_s']:.1f} ms on the same "
-                                 "connection")]
+                                 f"and {1e3 * next_s:.1f} ms on the same connection"),
+            ("", f"connecting took about {1e3 * connecting_s:.1f} ms; waiting for the first byte "
+                 f"limits {n_most} requests in flight (FEEDMILL_REMOTE_REQUESTS) to "
+                 f"{n_most / max(next_s, 1e-6):,.0f} objects a second"),
+            ("", "feedmill bench with such names says what reads wait for")]

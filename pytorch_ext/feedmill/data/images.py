@@ -24,7 +24,8 @@ class ImageList(Dataset[Any]):
     Args:
         paths: of the image files, str or os.PathLike; copied into a list. Names of objects that are
             read over the network, such as "s3://bucket/key.jpg" or "https://host/image.jpg", may
-            stand for paths (see the page remote.md of the documentation).
+            stand for paths (see the page remote.md of the documentation). Names with other schemes
+            are read by fsspec.
         targets: a list or array with one target for each path, of any type that torch collates.
             None (default): the image's index, for example to assign predictions to files.
         transform: called with the PIL image; None: not used.

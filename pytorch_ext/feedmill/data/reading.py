@@ -9,8 +9,7 @@ import numpy as np
 from feedmill._ops import native
 from feedmill.planner.equality import rejected_formats
 from feedmill.planner.plan import max_image_pixels
-from feedmill.remote.names import is_name
-from feedmill.remote.process import fetch
+from feedmill.remote.sources import is_remote, read_object
 
 _MODES = ("bgr", "rgb")
 
@@ -24,7 +23,7 @@ def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarra
 
     Args:
         path: of the file; or the name of an object that is read over the network, such as
-            "s3://bucket/key.jpg"; or bytes: the encoded image.
+            "s3://bucket/key.jpg", or by fsspec; or bytes: the encoded image.
         mode: "bgr" (default): as ``cv2.imread(path)``: blue, green, red, rotated by the file's EXIF
             orientation; bit-exact if decoded natively.
             "rgb": as ``np.array(Image.open(path).convert("RGB"))``, bit-exact; the EXIF orientation
@@ -44,8 +43,8 @@ def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarra
     """
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of 'bgr', 'rgb'")
-    if is_name(path):
-        path = fetch(str(path))
+    if is_remote(path):
+        path = read_object(str(path))
     is_bgr = mode == "bgr"
     rejected = 0 if is_bgr else rejected_formats()
     decoded = native.imread(path, is_bgr, max_image_pixels(), rejected)

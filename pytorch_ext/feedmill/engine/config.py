@@ -14,6 +14,7 @@ from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch, never, pull_ahead_rule
 from feedmill.profiling.log.recorder import records_samples
 from feedmill.remote.process import shared
+from feedmill.remote.settings import fsspec_threads
 
 # Batches to prefetch with num_workers=0, for which torch defines no number.
 PREFETCH_IN_PROCESS = 4
@@ -37,6 +38,7 @@ class Config:
         cache: the ``_native.Cache``, or None.
         disk_cache: the ``_native.DiskCache`` of what ``remote`` reads, or None.
         remote: the ``_native.Remote`` that reads names such as s3://bucket/key, or None.
+        fsspec_threads: how many threads read names by fsspec; 0: there are none such.
         arrays: samples in memory, in place of files.
         device: (kind, index, whether the GPU converts bytes to floats); None: CPU.
     """
@@ -53,6 +55,7 @@ class Config:
     cache: Any = None
     disk_cache: Any = None
     remote: Any = None
+    fsspec_threads: int = 0
     arrays: Arrays | None = None
     device: tuple[str, int, bool] | None = None
 
@@ -86,6 +89,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         disk_cache=None if source.names_remote is False else loader._feedmill.cache.disk_of(
             options.cache),
         remote=shared() if source.names_remote else None,
+        fsspec_threads=fsspec_threads() if source.names_fsspec else 0,
         arrays=source.arrays,
         device=stage_config(loader, device_of(loader)),
     )

@@ -32,6 +32,7 @@ from feedmill.profiling.report.stats import (
     slow_samples_of,
     sum_counters,
 )
+from feedmill.remote.by_fsspec import read_or_why
 from feedmill.system import peer_processes
 
 _ALL = 1 << 63  # greater than any step number
@@ -58,6 +59,8 @@ def open_native(config: Config) -> Any:
         cache=config.cache,
         disk_cache=config.disk_cache,
         remote=config.remote,
+        read=read_or_why if config.fsspec_threads else None,
+        read_threads=config.fsspec_threads,
         raw=(plan.header, plan.body_bytes) if isinstance(plan, RawPlan) else None,
         arrays=None if arrays is None else arrays.specs,
         image=None if arrays is None else arrays.image,

@@ -33,8 +33,7 @@ from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.log.ranges import waiting
-from feedmill.remote.names import is_name
-from feedmill.remote.process import fetch
+from feedmill.remote.sources import is_remote, read_object
 from feedmill.system.locks import renew_after_fork
 
 # The first bytes of a JPEG, by which Pillow recognises it.
@@ -46,8 +45,8 @@ def load_natively(item: Item) -> Any:
     natively if possible, all else by the dataset's loader."""
     if not item.base_dataset.is_image:
         return item.load()
-    if item.data is None and is_name(item.path) and item.base_dataset.has_feedmill_item:
-        fetched = fetch(item.path)
+    if item.data is None and item.base_dataset.has_feedmill_item and is_remote(item.path):
+        fetched = read_object(item.path)
         image = _decoded(fetched) if fetched.startswith(_JPEG_PREFIX) else None
         return item.base_dataset.load(fetched) if image is None else image
     encoded = _encoded_jpeg(item)

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,8 +54,9 @@ from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
 from feedmill.profiling.log.ranges import waiting
-from feedmill.remote.names import is_name
+from feedmill.remote.names import is_fsspec_name, is_name
 from feedmill.remote.process import shared
+from feedmill.remote.settings import fsspec_threads
 from feedmill.system.callers import caller_stacklevel
 from feedmill.system.locks import renew_after_fork
 
@@ -256,7 +257,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # An epoch that goes on at a saved position knows after its first pull how often each index
         # was used before.
         # So does one whose paths may be names of remote objects.
-        self._knows_names = config.remote is not None or source.names_remote is not None
+        self._knows_names = None not in (source.names_remote, source.names_fsspec)
         if self._size_known and not self._progress.is_resumed and self._knows_names:
             self._open()
         if self._num_workers > 0:
@@ -386,8 +387,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """Opens the native loader if that had to wait for the first batch, which may tell the batch
         size, or that paths are names of remote objects."""
         if self._handle is None and self._waiting:
-            if not self._knows_names and any(map(_names_remote, self._waiting)):
-                self._config = replace(self._config, remote=shared())
+            if not self._knows_names:
+                self._config = _with_readers(self._config, self._waiting)
             if not self._size_known:
                 longest = max(len(batch.items) for batch in self._waiting)
                 self._config = replace(
@@ -691,6 +692,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._is_starting = self._interrupted = False
 
 
-def _names_remote(batch: Batch) -> bool:
-    """Whether a path of a pulled batch is the name of a remote object."""
-    return any(is_name(item.path) for item in batch.items)
+def _with_readers(config: Config, batches: Iterable[Batch]) -> Config:
+    """The config with what reads the names of remote objects in pulled batches."""
+    paths = [item.path for batch in batches for item in batch.items]
+    if config.remote is None and any(map(is_name, paths)):
+        config = replace(config, remote=shared())
+    if not config.fsspec_threads and any(map(is_fsspec_name, paths)):
+        config = replace(config, fsspec_threads=fsspec_threads())
+    return config

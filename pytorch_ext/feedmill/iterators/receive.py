@@ -35,7 +35,8 @@ from feedmill.planner.samples import Item, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.ranges import waiting
-from feedmill.remote.names import is_name, read_error
+from feedmill.remote import by_fsspec
+from feedmill.remote.names import is_fsspec_name, is_name, read_error
 
 
 class Receiver:
@@ -264,9 +265,8 @@ class Receiver:
         place = len(batch.parts) * self.config.batch_size + position
         item = batch.items[place]
         try:
-            if cause_code == native.ERR_READ and self.config.remote is not None:
-                if is_name(item.path):  # a second request would fail as slowly
-                    raise read_error(item.path, why)
+            if cause_code == native.ERR_READ:
+                self._raise_unread(item.path, why)
             target = self._write_with_pillow(item, occurrence, out)
             if target is not item.target:
                 batch.replaced[place] = target
@@ -281,6 +281,14 @@ class Receiver:
             name_sample(error, item, self._bad_samples.note())
             return as_torch_raises(error, batch.turn, self._num_workers)
         return None
+
+    def _raise_unread(self, path: Any, why: str) -> None:
+        """Raises the error of a remote object, which a second request would find as slowly. Returns
+        if the path is that of a file, or was taken for one."""
+        if self.config.remote is not None and is_name(path):
+            raise read_error(path, why)
+        if self.config.fsspec_threads and is_fsspec_name(path):
+            raise by_fsspec.read_error(path, why)
 
     def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> Any:
         """Makes a sample with Pillow and the user's own transform, and writes it to its bytes in

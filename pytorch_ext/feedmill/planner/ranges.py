@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from feedmill.remote.names import is_name
 from feedmill.remote.process import fetch
+from feedmill.remote.sources import is_remote, read_object
 
 # Limit of a range's offset and size, as in fm_sample; far above the size of any file.
 _MAX_BYTES = 1 << 61
@@ -42,8 +43,8 @@ class Range(NamedTuple):
         Raises:
             OSError: the file can't be read, or ends before the range does.
         """
-        if is_name(path):
-            return fetch(path, self.offset, self.n_bytes)
+        if is_remote(path):
+            return read_object(path, self.offset, self.n_bytes)
         # O_NONBLOCK: open() would block on a named pipe without a writer.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:

@@ -17,7 +17,7 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
-from feedmill.remote.names import has_names, shown
+from feedmill.remote.names import has_fsspec_names, has_names, shown
 from feedmill.remote.sources import open_source
 
 if TYPE_CHECKING:
@@ -359,6 +359,7 @@ class Source:
         gives_bytes: a sample may hold the encoded image in place of a path.
         names_remote: paths may be names of remote objects, such as s3://bucket/key. None: that is
             known only when they are looked up. A long list is not read completely.
+        names_fsspec: likewise, of objects that fsspec reads.
         arrangement: of the parts of a sample, as BaseDataset's.
         rejects: images that must go through Pillow, as fm_config.rejected_formats, beside those of
             formats that all datasets reject.
@@ -370,6 +371,7 @@ class Source:
     copies: bool = False
     rejects: int = 0
     names_remote: bool | None = False
+    names_fsspec: bool | None = False
     arrangement: Any = PAIR
     notes: Sequence[str] = ()
 
@@ -379,8 +381,8 @@ class Source:
         self.kind: str = node.kind
         self.arrangement = node.base_datasets[0].arrangement
         self.gives_bytes: bool = any(one.has_feedmill_item for one in node.base_datasets)
-        remote = [_names_remote(one) for one in node.base_datasets]
-        self.names_remote = True if True in remote else None if None in remote else False
+        self.names_remote = _have(has_names, node.base_datasets)
+        self.names_fsspec = _have(has_fsspec_names, node.base_datasets)
         self._node = node
 
     @property
@@ -541,15 +543,22 @@ class Support:
         return "hybrid" if self.reasons else "native"
 
 
-def _names_remote(base_dataset: BaseDataset) -> bool | None:
-    """See Source.names_remote."""
+def _have(
+    has: Callable[[list[Any]], bool], base_datasets: Sequence[BaseDataset]
+) -> bool | None:
+    """Whether has(paths) is true for one of the datasets; None: that is not known."""
+    found = [_has(has, one) for one in base_datasets]
+    return True if True in found else None if None in found else False
+
+
+def _has(has: Callable[[list[Any]], bool], base_dataset: BaseDataset) -> bool | None:
     # Other datasets' own __getitem__ opens their paths, as those of files.
     if not base_dataset.has_feedmill_item:
         return False
     dataset = base_dataset.dataset
     # A subclass may read other paths.
     if type(dataset).__module__.startswith("feedmill."):
-        return has_names(dataset.feedmill_sources())
+        return has(dataset.feedmill_sources())
     return None
 
 

@@ -14,6 +14,9 @@ _PROBED_PATHS = 10_000
 # By status of HTTP.
 _ERRNOS = {"404": errno.ENOENT, "410": errno.ENOENT, "401": errno.EACCES, "403": errno.EACCES}
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+# As fm_custom_is_name().
+_FSSPEC_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(://|::.*://)", re.DOTALL)
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://[^\s'\"<>]+")
 
 
 def is_name(path: Any) -> bool:
@@ -23,20 +26,39 @@ def is_name(path: Any) -> bool:
 
 def has_names(paths: list[Any]) -> bool:
     """Whether a list has such names. Of a long list some paths are looked at, evenly spaced."""
-    return any(map(is_name, paths[:: max(1, len(paths) // _PROBED_PATHS)]))
+    return any(map(is_name, _probed(paths)))
+
+
+def is_fsspec_name(path: Any) -> bool:
+    """Whether a path names an object that fsspec must read: it has another scheme, as hf://a/b or
+    simplecache::s3://b/k, and is not a file's path."""
+    if not isinstance(path, str) or "://" not in path or is_name(path):
+        return False
+    # hf://x is also the file x in the folder hf:, if there is one.
+    return _FSSPEC_NAME.match(path) is not None and not os.path.exists(path)
+
+
+def has_fsspec_names(paths: list[Any]) -> bool:
+    """As has_names(), for names that fsspec must read."""
+    return any(map(is_fsspec_name, _probed(paths)))
+
+
+def _probed(paths: list[Any]) -> list[Any]:
+    return paths[:: max(1, len(paths) // _PROBED_PATHS)]
 
 
 def why_no_name(path: Any) -> str:
-    """Why a path that looks like a URL can't be read; "" if it can, or is a file's path."""
+    """Why a path that looks like a URL can't be read without fsspec; "" if it can, or is a file's
+    path."""
     found = _SCHEME.match(path) if isinstance(path, str) else None
     if found is None:
         return ""
     if not is_name(path):
         # hf://x is also the file x in the folder hf:, if there is one.
         return "" if os.path.exists(path) else (
-            f"{found[0]} is not supported; feedmill reads {', '.join(SCHEMES)} and files. Let "
-            "feedmill_item return the image's bytes instead of a path, for example those that "
-            "fsspec.open(path) reads, or copy the files to one of these"
+            f"{found[0]} is not supported here; feedmill reads {', '.join(SCHEMES)} and files. "
+            "Names that fsspec reads may stand for whole images, in the paths of ImageList and in "
+            "what feedmill_item returns"
         )
     if not native.libcurl_version():
         return (
@@ -50,8 +72,28 @@ def why_no_name(path: Any) -> str:
 def shown(path: Any) -> Any:
     """A path as messages show it: without the user, query and fragment of a URL, which may be
     secrets. Of s3:// and gs:// names all of these belong to the key."""
-    is_url = isinstance(path, str) and _SCHEME.match(path) is not None
-    if not is_url or path[:5].lower().startswith(("s3://", "gs://")):
+    if not isinstance(path, str) or path[:5].lower().startswith(("s3://", "gs://")):
+        return path
+    if not is_name(path) and "::" in path and _FSSPEC_NAME.match(path):
+        return "::".join(_shown_link(link) for link in path.split("::"))
+    return _shown_link(path)
+
+
+def without_secrets(text: str, name: str) -> str:
+    """A text about a name, in which URLs are as shown() returns them, without the name's user and
+    query."""
+    for link in name.split("::"):
+        _, _, rest = link.partition("://")
+        place, mark, query = rest.partition("?")
+        user = place.partition("/")[0].rpartition("@")[0]
+        for secret in (f"{mark}{query}" if query else "", query, user, user.partition(":")[2]):
+            if secret:
+                text = text.replace(secret, "...")
+    return _URL.sub(lambda found: _shown_link(found[0]), text)
+
+
+def _shown_link(path: str) -> str:
+    if _SCHEME.match(path) is None:
         return path
     scheme, _, rest = re.split(r"[?#]", path, maxsplit=1)[0].partition("://")
     host, slash, key = rest.partition("/")

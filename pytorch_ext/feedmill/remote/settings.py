@@ -48,6 +48,11 @@ def read_settings() -> Settings:
     )
 
 
+def fsspec_threads() -> int:
+    """How many threads of a loader read by fsspec. Raises ValueError: an invalid setting."""
+    return _count("FEEDMILL_FSSPEC_THREADS", 1000) or 16
+
+
 def is_on(*names: str) -> bool:
     """Whether one of these variables is set to yes.
 

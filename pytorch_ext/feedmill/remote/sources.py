@@ -6,8 +6,30 @@ import io
 import os
 from typing import Any
 
-from feedmill.remote.names import is_name, shown, why_no_name
+from feedmill.remote import by_fsspec
+from feedmill.remote.names import is_fsspec_name, is_name, shown, why_no_name
 from feedmill.remote.process import fetch
+
+
+def is_remote(path: Any) -> bool:
+    """Whether a path names a remote object, which libcurl or fsspec reads."""
+    return is_name(path) or is_fsspec_name(path)
+
+
+def why_unreadable(path: Any) -> str:
+    """Why an image's path can't be read, by its scheme; "" if it can, or is a file's path."""
+    return by_fsspec.why_unreadable(path) if is_fsspec_name(path) else why_no_name(path)
+
+
+def read_object(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
+    """Reads a remote object, or n_bytes of it (0: all). Blocks.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: libcurl, fsspec or a package that it needs is not installed, or a setting is
+            invalid.
+    """
+    return (fetch if is_name(name) else by_fsspec.read)(name, offset, n_bytes)
 
 
 def open_source(source: str | os.PathLike[str] | bytes) -> Any:
@@ -21,8 +43,8 @@ def open_source(source: str | os.PathLike[str] | bytes) -> Any:
         return io.BytesIO(source)
     # Few paths have "://" in them: the others need no further check.
     if isinstance(source, str) and "://" in source:
-        if why := why_no_name(source):
+        if why := why_unreadable(source):
             raise ValueError(f"{shown(source)!r} can't be read: {why}")
-        if is_name(source):
-            return io.BytesIO(fetch(source))
+        if is_remote(source):
+            return io.BytesIO(read_object(source))
     return open(source, "rb")

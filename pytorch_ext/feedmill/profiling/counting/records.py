@@ -8,8 +8,8 @@ import numpy as np
 
 from feedmill._ops import native
 
-# The step record of a native engine. FM_STEP_FIELDS and FM_BLAME_FIELDS in feedmill/stats.h
-# describe the fields.
+# The step record of a native engine. FM_STEP_FIELDS, FM_WAIT_CAUSE_FIELDS and
+# FM_STORAGE_PART_FIELDS in feedmill/stats.h describe the fields.
 _NATIVE_STEP_DTYPE = np.dtype(native.STEP_FIELDS)
 # The same with the GPU's stall (see gpu_stalls), which is valid only if gpu_known is 1, and the
 # times of collective operations (see collectives), which are valid if n_collectives is not 0.
@@ -28,7 +28,10 @@ def names_of(dtype: np.dtype) -> tuple[str, ...]:
 
 _STEP_NAMES = names_of(_NATIVE_STEP_DTYPE)
 # The causes of a wait: the fields of a step that add up to its data_wait_ns exactly.
-CAUSES = _STEP_NAMES[_STEP_NAMES.index("last_index") + 1 :]
+_FIRST_PART = _STEP_NAMES.index("storage_connect_ns")
+CAUSES = _STEP_NAMES[_STEP_NAMES.index("last_index") + 1 : _FIRST_PART]
+# The parts of storage_ns: they add up to it exactly.
+STORAGE_PARTS = _STEP_NAMES[_FIRST_PART:]
 
 # Values of a step's phase.
 FIRST, BOUNDARY, STEADY = range(3)

@@ -91,7 +91,25 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
         for name, ns in sorted(waits.items(), key=lambda one: -one[1])
         if ns > _LEAST_SHARE * total_ns
     ]
-    return [*rows, ("causes", ", ".join(causes))] if causes else rows
+    if causes:
+        rows.append(("causes", ", ".join(causes)))
+    return [*rows, *_storage_rows(stats, total_ns)]
+
+
+def _storage_rows(stats: Stats, total_ns: int) -> list[tuple[str, str]]:
+    """What reads of objects did while steps waited for them, if that is a part of total_ns."""
+    parts = stats.storage_waits_by_part()
+    if sum(parts.values()) - parts["storage_local_ns"] <= _LEAST_SHARE * total_ns:
+        return []
+    n_steps, storage_ns = len(stats.steps_of("steady")), sum(parts.values())
+    names = sorted((name for name in parts if parts[name] > _LEAST_SHARE * storage_ns),
+                   key=lambda name: -parts[name])
+    text = ", ".join(
+        f"{terms.storage_part(name).label} {parts[name] / n_steps / 1e6:.2f} ms "
+        f"({percent(parts[name] / storage_ns)})"
+        for name in names
+    )
+    return [("storage", text), ("", f"what helps: {terms.storage_part(names[0]).remedy}")]
 
 
 def _gpu_row(stats: Stats) -> list[tuple[str, str]]:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from feedmill.profiling.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.profiling.counting.records import (
+    CAUSES,
+    PHASES,
+    SAMPLE_DTYPE,
+    STEP_DTYPE,
+    STORAGE_PARTS,
+)
 from feedmill.profiling.counting.sample_errors import SampleError
 from feedmill.profiling.report import reporting
 from feedmill.profiling.report.capacity import (
@@ -129,6 +135,9 @@ class Stats:
             storage_ns, cpu_queue_decode_ns, cpu_queue_transform_ns, decode_ns, transform_ns,
             slot_wait_ns, h2d_ns, starved_ns, python_ns, unattributed_ns: the causes of the wait, as
             in WaitStats. They add up to data_wait_ns exactly.
+            storage_connect_ns, storage_first_byte_ns, storage_transfer_ns, storage_retry_ns,
+            storage_throttled_ns, storage_local_ns: the parts of storage_ns, as in WaitStats. They
+            add up to storage_ns exactly.
             gpu_stall_ns, gpu_copy_ns: as stall_ns and copy_ns of GPUStats. Valid if gpu_known is 1;
             0 means that the step was not measured, or that the GPU has not reached it yet.
             before_collective_ns, collective_ns, n_collectives: from the return of next() to the
@@ -314,6 +323,16 @@ class Stats:
         """
         steps = self.steps_of(phase)
         return {name: int(steps[name].sum()) for name in CAUSES}
+
+    def storage_waits_by_part(self, phase: str | None = "steady") -> dict[str, int]:
+        """Nanoseconds that the steps of a phase waited for storage, by what the reads did: see
+        `steps`. They add up to the storage_ns of those steps.
+
+        Args:
+            phase: see steps_of().
+        """
+        steps = self.steps_of(phase)
+        return {name: int(steps[name].sum()) for name in STORAGE_PARTS}
 
     @property
     def worker_busy_share(self) -> float:

@@ -51,6 +51,17 @@ class WaitStats(StatsPart):
             oversubscribed, or a CPU quota applies; more threads do not help.
         python_ns: Python was at work: the sampler, Pillow, or torch's own workers.
         unattributed_ns: none of these causes was seen.
+        storage_connect_ns: the part of storage_ns in which a connection to an object store was
+            made, credentials included. High: connections are not reused, or the endpoint is far
+            away. This field and the next five add up to storage_ns exactly.
+        storage_first_byte_ns: a request was sent, and its response had not begun. High: more
+            requests in flight help.
+        storage_transfer_ns: a response was being received. High: bandwidth is the limit.
+        storage_retry_ns: an attempt that failed, and the pause after it. High: the server or the
+            network is unreliable.
+        storage_throttled_ns: the server refused requests (status 429 or 503), so that fewer were
+            made. High: it gets too many, also from others.
+        storage_local_ns: none of these: files, and what else is not an object on a server.
         torch_batches: batches of epochs on torch's or the hybrid path. They are part of
             Stats.batches.
         torch_wait_ns: the part of data_wait_ns that belongs to those epochs.
@@ -78,6 +89,12 @@ class WaitStats(StatsPart):
     starved_ns: int = 0
     python_ns: int = 0
     unattributed_ns: int = 0
+    storage_connect_ns: int = 0
+    storage_first_byte_ns: int = 0
+    storage_transfer_ns: int = 0
+    storage_retry_ns: int = 0
+    storage_throttled_ns: int = 0
+    storage_local_ns: int = 0
     torch_batches: int = 0
     torch_wait_ns: int = 0
     torch_wall_ns: int = 0
@@ -228,8 +245,8 @@ class IOStats(StatsPart):
     """What was read, and what came from a cache.
 
     Attributes:
-        reader: "uring" (io_uring), "pread", either with "+http" for object stores, or "" before
-            anything ran.
+        reader: "uring" (io_uring), "pread", then "+http" for object stores and "+custom" for
+            names that fsspec reads; or "" before anything ran.
         reader_reason: why that reader was chosen.
         read_depth: reads that may be in flight at once.
         files: files, or parts of files, that the reader read.
@@ -474,6 +491,12 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "wait_starved_ns": ("waits", "starved_ns"),
     "wait_python_ns": ("waits", "python_ns"),
     "wait_unattributed_ns": ("waits", "unattributed_ns"),
+    "wait_storage_connect_ns": ("waits", "storage_connect_ns"),
+    "wait_storage_first_byte_ns": ("waits", "storage_first_byte_ns"),
+    "wait_storage_transfer_ns": ("waits", "storage_transfer_ns"),
+    "wait_storage_retry_ns": ("waits", "storage_retry_ns"),
+    "wait_storage_throttled_ns": ("waits", "storage_throttled_ns"),
+    "wait_storage_local_ns": ("waits", "storage_local_ns"),
     "wall_ns": ("waits", "wall_ns"),
     "torch_batches": ("waits", "torch_batches"),
     "torch_wait_ns": ("waits", "torch_wait_ns"),

@@ -72,6 +72,47 @@ _CAUSES = {
 }
 
 
+_STORAGE_PARTS = {
+    "storage_connect_ns": Term(
+        "connecting",
+        "A connection to the object store was being made: credentials, address, TCP, TLS.",
+        "fewer loaders, each of which keeps its connections; an endpoint that is nearer",
+    ),
+    "storage_first_byte_ns": Term(
+        "waiting for the first byte",
+        "A request had been sent, and its response had not begun.",
+        "more requests in flight (a larger prefetch_factor, FEEDMILL_REMOTE_REQUESTS); a nearer "
+        "store; cache=",
+    ),
+    "storage_transfer_ns": Term(
+        "transferring",
+        "The response was being received.",
+        "fewer bytes (smaller images; a pack, of which only the parts for a crop are read) or more "
+        "bandwidth; cache=",
+    ),
+    "storage_retry_ns": Term(
+        "retrying",
+        "An attempt failed, or the next one had not begun yet.",
+        "a server and a network with fewer errors: the server's log may tell",
+    ),
+    "storage_throttled_ns": Term(
+        "throttled by the server",
+        "The server had refused requests (HTTP 429 or 503), so that fewer were made.",
+        "fewer loaders on the same bucket at a time; images spread over more key prefixes; cache=",
+    ),
+    "storage_local_ns": Term(
+        "files",
+        "A file was being read or was queued, or an object that needed no request.",
+        "faster or local storage, smaller files, a larger prefetch_factor",
+    ),
+}
+
+
+def storage_part(name: str) -> Term:
+    """The term of a part of the wait for storage, a field of records.STORAGE_PARTS."""
+    return _STORAGE_PARTS[name]
+
+
 def cause(name: str, path: str = "native") -> Term:
     """The term of a cause.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from feedmill.profiling.counting.records import CAUSES, STEADY
+from feedmill.profiling.counting.records import CAUSES, STEADY, STORAGE_PARTS
+from feedmill.profiling.report import terms
 from feedmill.profiling.report.capacity import (
     CPUS,
     STORAGE,
@@ -336,21 +337,40 @@ def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
         f"{stats.io.read_depth} reads in flight ({stats.io.reader}); "
         f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
     )
-    if n_in_flight < _SATURATED * stats.io.read_depth:
+    by_fsspec = "custom" in stats.io.reader
+    part, share = _main_storage_part(stats)
+    is_shallow = n_in_flight < _SATURATED * stats.io.read_depth
+    if part != "storage_local_ns":
+        text += f"; {percent(share)} of the wait for storage was {terms.storage_part(part).label}"
+    if is_shallow and part in ("storage_local_ns", "storage_first_byte_ns"):
         factor = _LARGER_PREFETCH * (context.prefetch_factor or 2)
-        text += (
-            f"; a deeper prefetch (prefetch_factor={factor}) would keep more reads in flight"
-            if context.num_workers
-            else "; a deeper prefetch (num_workers above 0, and prefetch_factor) would keep more "
-            "reads in flight"
+        arguments = (
+            f"prefetch_factor={factor}" if context.num_workers
+            else "num_workers above 0, and prefetch_factor"
         )
-    else:
+        threads_or = "more threads for fsspec (FEEDMILL_FSSPEC_THREADS) or " if by_fsspec else ""
+        text += f"; {threads_or}a deeper prefetch ({arguments}) would keep more reads in flight"
+    elif part == "storage_local_ns":
         text += "; the reader is saturated: a local copy of the files helps"
+    else:
+        text += f"; what helps: {terms.storage_part(part).remedy}"
     rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
     return (
-        f"{text}; without read delays it would be {rate:,.0f} img/s; more threads would gain "
-        "nothing"
+        f"{text}; without read delays it would be {rate:,.0f} img/s; more "
+        f"{'decode ' if by_fsspec else ''}threads would gain nothing"
     )
+
+
+def _main_storage_part(stats: Stats) -> tuple[str, float]:
+    """The largest of records.STORAGE_PARTS, and its share of the wait for storage. Logs of older
+    versions have no parts: then it is "storage_local_ns"."""
+    steps = _native_steps(stats)
+    parts = {name: int(steps[name].sum()) for name in STORAGE_PARTS}
+    total_ns = sum(parts.values())
+    if not total_ns:
+        return "storage_local_ns", 1.0
+    main = max(parts, key=lambda name: parts[name])
+    return main, parts[main] / total_ns
 
 
 def _starved(stats: Stats, rates: Rates, context: ReportContext) -> str:

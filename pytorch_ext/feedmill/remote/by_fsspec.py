@@ -1,0 +1,150 @@
+"""Reads objects whose names libcurl can't read, such as hf:// or az://, by fsspec.
+
+This is the one file that imports fsspec, and only once such a name occurs. Options and credentials
+are those of fsspec's own configuration. No message has a secret of a name.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from typing import Any
+
+from feedmill.remote.names import SCHEMES, shown, without_secrets
+
+# The packages that fsspec needs for schemes, by the begin of their names.
+_PACKAGES = {
+    "abfs": "adlfs", "adl": "adlfs", "az": "adlfs", "gcs": "gcsfs", "hdfs": "pyarrow",
+    "hf": "huggingface_hub", "oci": "ocifs", "oss": "ossfs", "s3": "s3fs", "sftp": "paramiko",
+    "smb": "smbprotocol", "ssh": "paramiko", "webdav": "webdav4", "http": "aiohttp",
+}
+# How an error is marked that the native code hands on, and the exceptions that are kept.
+_MARK = "fsspec: "
+_ERRNOS = {
+    "FileNotFoundError": errno.ENOENT, "PermissionError": errno.EACCES,
+    "IsADirectoryError": errno.EISDIR, "TimeoutError": errno.ETIMEDOUT,
+}
+_MOST_CHARS = 300
+
+
+def schemes_of(name: str) -> str:
+    """The schemes of a name, as in "memory://" or "simplecache::s3://"."""
+    links = name.split("::")
+    ends = [link.partition("://") for link in links]
+    return "::".join(scheme + separator for scheme, separator, _ in ends if separator or scheme)
+
+
+@functools.cache
+def _why_no_scheme(scheme: str) -> str:
+    package = next((_PACKAGES[one] for one in _PACKAGES if scheme.startswith(one)), "")
+    more = f" {package}" if package else ""
+    try:
+        import fsspec
+    except ImportError:
+        return (
+            f"feedmill reads {', '.join(SCHEMES)} itself, and {scheme}:// by fsspec, which is not "
+            f"installed: pip install fsspec{more}"
+        )
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        return (
+            f"fsspec reads {scheme}:// with a package that is not installed"
+            f"{f': pip install {package}' if package else ''} ({error})"
+        )
+    except ValueError:
+        return (
+            f"{scheme}:// is not supported: feedmill reads {', '.join(SCHEMES)} itself, and the "
+            f"others by fsspec, which does not know {scheme}://"
+        )
+    return ""
+
+
+def why_unreadable(name: str) -> str:
+    """Why fsspec can't read names like this one; "" if it can. Imports what it needs for them."""
+    for link in name.split("::"):
+        scheme, separator, _ = link.partition("://")
+        if (separator or link.isidentifier()) and (why := _why_no_scheme(scheme)):
+            _why_no_scheme.cache_clear()  # it may be installed, or registered, later
+            return why
+    return ""
+
+
+def read(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
+    """Reads an object, or n_bytes of it (0: all). Blocks. Thread-safe.
+
+    Raises:
+        ValueError: fsspec, or a package that it needs, is not installed.
+        FileNotFoundError, PermissionError, TimeoutError, OSError: it can't be read.
+    """
+    if (unreadable := _unreadable_error(name)) is not None:
+        raise unreadable
+    try:
+        data = _read(name, offset, n_bytes)
+    except Exception as error:  # of the file system's package, which has its own exceptions
+        why = _described(name, error)
+    else:
+        if n_bytes and len(data) < n_bytes:
+            raise OSError(errno.EIO, "the object ends before the range does", shown(name))
+        return data
+    # Outside of the except block: the original exception may have secrets.
+    raise _error(name, why)
+
+
+def read_or_why(name: str, offset: int, n_bytes: int) -> bytes | str:
+    """read() for the native loader: returns a text for read_error() instead of raising."""
+    try:
+        return read(name, offset, n_bytes)
+    except OSError as error:
+        return str(error.strerror)
+    except ValueError as error:
+        return str(error)
+
+
+def read_error(name: str, why: str) -> Exception:
+    """The exception of read() for a text of read_or_why(), to which the native code may have
+    prepended the sample."""
+    # Without the sample's number and name, which the caller adds in Python's form.
+    why = why.partition(f"{shown(name)}): ")[2] or why
+    return _unreadable_error(name) or _error(name, why)
+
+
+def _unreadable_error(name: str) -> ValueError | None:
+    why = why_unreadable(name)
+    return ValueError(f"{shown(name)!r} can't be read: {why}") if why else None
+
+
+def _error(name: str, why: str) -> OSError:
+    kind = why.removeprefix(_MARK).partition(":")[0]
+    return OSError(_ERRNOS.get(kind, errno.EIO), why, shown(name))
+
+
+def _read(name: str, offset: int, n_bytes: int) -> bytes:
+    if os.path.exists(name):  # the file x in the folder hf: may be called hf://x
+        with open(name, "rb") as file:
+            file.seek(offset)
+            return file.read(n_bytes or -1)
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(name)
+    if not n_bytes:
+        return bytes(filesystem.cat_file(path))
+    return bytes(filesystem.cat_file(path, start=offset, end=offset + n_bytes))
+
+
+def _described(name: str, error: Exception) -> str:
+    """An exception in words, marked, as one that is raised in its place is called."""
+    kinds = (one.__name__ for one in type(error).__mro__ if one.__name__ in _ERRNOS)
+    own = type(error).__name__
+    kind = next(kinds, own)
+    text = _text_of(error)
+    if kind != own:
+        text = f"{own}: {text}"
+    text = " ".join(without_secrets(text, name).split())
+    return f"{_MARK}{kind}: {text[:_MOST_CHARS]}"
+
+
+def _text_of(error: Any) -> str:
+    strerror = getattr(error, "strerror", None)
+    return str(strerror if isinstance(strerror, str) and strerror else error)
