@@ -590,6 +590,9 @@ typedef struct fm_config {
      * the caller, and closed after the loader. Default NULL: samples with such paths are rejected
      * with FM_ERR_READ. */
     struct fm_remote *remote;
+    /* Keeps what is read from there in a folder (feedmill/disk_cache.h). Owned by the caller, and
+     * closed after the loader. Default NULL. */
+    struct fm_disk_cache *disk_cache;
     fm_custom_reader custom_reader; /* of other names; default: none, they are paths of files */
     fm_device_config device;        /* not together with an allocator; default: none */
 } fm_config;

@@ -90,6 +90,9 @@ typedef struct fm_storage_parts {
     X(http_retry_ns, "sum over failures of the pause before the next attempt")                 \
     X(cache_hits, "files that came from the cache, and were not read")                         \
     X(cache_misses, "files that were not in the cache")                                        \
+    X(disk_hits, "objects that came from the disk cache")                                      \
+    X(disk_hit_bytes, "their bytes")                                                           \
+    X(disk_misses, "objects that were fetched, as the disk cache did not have them")           \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
     X(transform_ns, "sum over samples of the wall time in resize, flip, normalize and store")  \
     X(starved_ns, "sum over samples of the time their decode thread waited for a CPU")         \
@@ -114,7 +117,12 @@ typedef struct fm_storage_parts {
     X(h2d_bytes, "bytes of those copies")                                                      \
     X(pinned_bytes, "bytes of batch buffers that are page-locked")                             \
     X(cache_files, "files in the cache")                                                       \
-    X(cache_bytes, "memory that the cache uses")
+    X(cache_bytes, "memory that the cache uses")                                               \
+    X(disk_entries, "objects in the folder of the disk cache, of all processes")               \
+    X(disk_bytes, "bytes of disk that they use")                                               \
+    X(disk_stored, "objects that this process has stored there since the cache was opened")    \
+    X(disk_refused, "those that were not stored, as the cache was full or the disk too slow")  \
+    X(disk_failed, "those that could not be written: the disk was full, for example")
 
 typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;

@@ -9,6 +9,7 @@
 #include "pipeline/raw_files.h"
 #include "pipeline/rows.h"
 #include "pipeline/views.h"
+#include "read/disk_cache.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -89,6 +90,9 @@ static int check_fields(const fm_config *c, fm_error *error) {
         return fm_error_set(error, FM_ERR_FORKED,
                             "the cache belongs to another process; open one in this process");
     }
+    if (c->disk_cache && !fm_disk_cache_is_ours(c->disk_cache))
+        return fm_error_set(error, FM_ERR_FORKED,
+                            "the disk cache belongs to another process; open one in this process");
     return FM_OK;
 }
 

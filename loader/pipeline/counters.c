@@ -30,7 +30,7 @@ static void add_workers(const fm_loader *loader, fm_stats *out) {
     }
 }
 
-static void add_reader(const fm_loader *loader, const fm_reader_stats *reader, fm_stats *out) {
+static void add_reader(const fm_reader_stats *reader, fm_stats *out) {
     out->read_files = reader->n_files;
     out->read_opens = reader->n_opens;
     out->read_bytes = reader->n_bytes;
@@ -46,11 +46,27 @@ static void add_reader(const fm_loader *loader, const fm_reader_stats *reader, f
     out->http_retry_ns = reader->retry_ns;
     snprintf(out->reader, sizeof(out->reader), "%s", reader->name);
     snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader->reason);
-    if (!loader->config.cache) return;
-    fm_cache_usage usage;
-    fm_cache_usage_get(loader->config.cache, &usage);
-    out->cache_files = usage.n_files;
-    out->cache_bytes = usage.used_bytes;
+    out->disk_hits = reader->n_disk_hits;
+    out->disk_hit_bytes = reader->disk_bytes;
+    out->disk_misses = reader->n_disk_misses;
+}
+
+static void add_caches(const fm_config *config, fm_stats *out) {
+    if (config->cache) {
+        fm_cache_usage usage;
+        fm_cache_usage_get(config->cache, &usage);
+        out->cache_files = usage.n_files;
+        out->cache_bytes = usage.used_bytes;
+    }
+    if (config->disk_cache) {
+        fm_disk_cache_usage usage;
+        fm_disk_cache_usage_get(config->disk_cache, &usage);
+        out->disk_entries = usage.n_entries;
+        out->disk_bytes = usage.used_bytes;
+        out->disk_stored = usage.n_stored;
+        out->disk_refused = usage.n_refused;
+        out->disk_failed = usage.n_failed;
+    }
 }
 
 /* The SIMD level of the kernels that the decode threads use. */
@@ -77,7 +93,8 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     /* Without the lock, as each of these is a system call and decode threads wait for the lock. */
     for (uint32_t i = 0; i < loader->n_workers; i++)
         out->worker_cpu_ns += fm_thread_cpu_ns(&loader->workers[i].thread);
-    add_reader(loader, &reader, out);
+    add_reader(&reader, out);
+    add_caches(&loader->config, out);
     out->threads_created = loader->n_workers + reader.n_threads + loader->device.thread.running;
     out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
     out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);

@@ -199,6 +199,7 @@ static int open_reader(fm_loader *loader, fm_error *error) {
         .buffer_bytes = loader->config.read_ahead_bytes,
         .max_file_bytes = loader->config.max_file_bytes,
         .remote = loader->config.remote,
+        .disk_cache = loader->config.disk_cache,
         .custom = loader->config.custom_reader,
         .on_done = fm_submit_on_read,
         .user = loader,

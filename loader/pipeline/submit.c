@@ -7,6 +7,7 @@
 #include "decode/jpeg_restart.h"
 #include "pipeline/schedule.h"
 #include "pipeline/virtual_workers.h"
+#include "read/remote.h"
 #include "read/response.h"
 #include "transform/geometry.h"
 #include "transform/scaled.h"
@@ -142,8 +143,9 @@ static uint64_t partial_bytes(fm_loader *loader, const fm_task *task, const fm_s
 
 /* Whether a sample may be read in part. With a cache it is not: later epochs need other parts. */
 static bool may_be_partial(const fm_loader *loader, const fm_sample *sample) {
-    if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache)
-        return false;
+    const bool is_cached =
+        loader->config.cache || (loader->config.disk_cache && fm_remote_is_name(sample->path));
+    if (!sample->range_bytes || !sample->verified || !sample->rows || is_cached) return false;
     /* libjpeg-turbo's own decoder reads up to four more rows of blocks than a box needs. */
     return fm_jpeg_own_huffman() && fm_jpeg_restart_is_sane(sample->rows);
 }

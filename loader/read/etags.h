@@ -1,7 +1,8 @@
 /*
  * The ETags of objects of which ranges are read, such as the shards of a pack, so that a shard that
  * is replaced while it is read does not yield a mixture of both. A table for some thousand shards:
- * an object that is pushed out of it is taken as it is found the next time. One thread uses it.
+ * an object that is pushed out of it is taken as it is found the next time. Not thread-safe: the
+ * reader's lock guards it.
  */
 #ifndef FM_READ_ETAGS_H
 #define FM_READ_ETAGS_H

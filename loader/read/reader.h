@@ -30,6 +30,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "feedmill/disk_cache.h"
 #include "feedmill/remote.h"
 #include "read/stages.h"
 
@@ -78,7 +79,8 @@ typedef struct fm_reader_config {
     uint64_t buffer_bytes;
     uint64_t max_file_bytes;
     fm_remote *remote; /* all paths are names of objects, and `kind` has no effect; NULL: files */
-    fm_custom_reader custom; /* likewise, all paths are for its read(), unless that is NULL */
+    fm_disk_cache *disk_cache; /* of objects; NULL: none */
+    fm_custom_reader custom;   /* likewise, all paths are for its read(), unless that is NULL */
     void (*on_done)(void *user, fm_read *read);
     void *user;
     fm_mem_counter *counter;
@@ -94,6 +96,9 @@ typedef struct fm_reader_stats {
      * connection was ready, until the response began, until it ended; and the pauses. */
     uint64_t n_requests, n_retries, n_refused, fetched_bytes;
     uint64_t connect_ns, first_byte_ns, transfer_ns, retry_ns;
+    /* Of objects, with a disk cache: read from there, those that the server has confirmed included;
+     * their bytes; and those that were fetched. */
+    uint64_t n_disk_hits, disk_bytes, n_disk_misses;
     const char *name; /* "uring", "pread", "http" or "custom" */
     char reason[192]; /* why this back end was chosen, and which limits lowered the depth */
 } fm_reader_stats;

@@ -4,6 +4,9 @@
  * One thread runs all requests, on connections that are kept. Each read is a transfer, which makes
  * one attempt after the other (transfer.h, retry.h) until it has the object or range.
  *
+ * With a disk cache, a pool of threads (reader_pread.c) takes the reads from the queue and looks
+ * them up first; what it does not find is handed to that one thread.
+ *
  * Redirects are followed here, and their requests carry no credentials once they lead to another
  * server.
  */
@@ -14,6 +17,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "read/lookups.h"
 #include "read/transfer.h"
 
 /* TLS handshakes and certificates need most of it. */
@@ -23,6 +27,8 @@
 #define RETRY_CAP_NS (20000u * (uint64_t)MS_NS)
 /* How long leave() waits for connections to be closed. */
 #define LEAVE_LIMIT_NS (50u * (uint64_t)MS_NS)
+/* Threads that look up, as many of them as the disk needs. */
+#define MAX_LOOKUP_THREADS 32
 /* Poll without anything to do; wake-ups end it. */
 #define IDLE_MS 10000
 
@@ -33,11 +39,13 @@ typedef struct fm_http_reader {
     fm_thread thread;
     bool waits, has_ended; /* under the reader's lock */
     bool any_cancelled;    /* under the reader's lock */
+    /* Under the reader's lock: reads that the disk cache does not have, in order. */
+    fm_reader_op *missed, **missed_end;
+    fm_lookups lookups;
     /* The thread's. */
     uint64_t stall_ns, connect_ns;
     fm_retry_policy policy;
     fm_flow flow;
-    fm_etags etags;
     fm_transfer *waiting;
     uint32_t n_running;
     uint64_t random, stall_check_ns;
@@ -48,7 +56,8 @@ typedef struct fm_http_reader {
 
 /* What may be sent to an origin that the credentials are not for. */
 static bool is_public(const char *header) {
-    return !strncasecmp(header, "range:", 6) || !strncasecmp(header, "if-match:", 9);
+    return !strncasecmp(header, "range:", 6) || !strncasecmp(header, "if-match:", 9) ||
+           !strncasecmp(header, "if-none-match:", 14);
 }
 
 static void end_read(fm_http_reader *self, fm_transfer *transfer);
@@ -219,17 +228,29 @@ static void end_attempt(fm_http_reader *self, fm_transfer *transfer, int code, b
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
+/* The version that is requested: the wished one, or that of the object's other ranges. */
+static void choose_version(fm_http_reader *self, fm_transfer *transfer) {
+    const fm_reader_op *const op = transfer->op;
+    snprintf(transfer->etag, sizeof(transfer->etag), "%s", op->etag);
+    if (!op->range_bytes) return;
+    pthread_mutex_lock(&self->reader->lock);
+    if (op->is_first) fm_etags_forget(&self->lookups.etags, op->path);
+    const char *const etag = fm_etags_find(&self->lookups.etags, op->path);
+    if (etag && !*op->etag) snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag);
+    pthread_mutex_unlock(&self->reader->lock);
+}
+
 static void begin_read(fm_http_reader *self, fm_reader_op *op) {
     fm_transfer *const transfer = &self->transfers[op->index];
     transfer->op = op;
     transfer->retry = (fm_retry){0};
-    if (op->is_first) fm_etags_forget(&self->etags, op->path);
-    const char *const etag = op->range_bytes ? fm_etags_find(&self->etags, op->path) : NULL;
-    snprintf(transfer->etag, sizeof(transfer->etag), "%s", etag && !*op->etag ? etag : op->etag);
+    const bool is_found =
+        op->is_kept && fm_lookup_again(self->reader, &self->lookups, op) == FM_LOOKUP_HIT;
+    choose_version(self, transfer);
     *transfer->why = 0;
     transfer->n_total = op->range_bytes ? op->range_bytes : FM_RESPONSE_UNKNOWN;
     transfer->is_fresh = false;
-    if (op->error)
+    if (op->error || is_found)
         end_read(self, transfer);
     else
         begin_attempt(self, transfer);
@@ -241,19 +262,35 @@ static void describe_object(fm_http_reader *self, const fm_transfer *transfer) {
     fm_read *const read = transfer->op->read;
     if (read) {
         memcpy(read->first->etag, transfer->etag, sizeof(read->first->etag));
-        read->first->object_bytes = fm_transfer_object_bytes(&transfer->response);
+        read->first->object_bytes = transfer->op->from_disk
+                                        ? transfer->op->object_bytes
+                                        : fm_transfer_object_bytes(&transfer->response);
     }
     pthread_mutex_unlock(&self->reader->lock);
+}
+
+/* A read has ended: another one may start. Threads of the pool do not look themselves. */
+static void wake_pool(fm_reader *reader) {
+    if (!reader->pool) return;
+    pthread_mutex_lock(&reader->lock);
+    const bool notify =
+        !reader->closing && fm_reader_ready_locked(reader) && fm_reader_pool_wake_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+    if (notify) fm_reader_pool_notify(reader);
 }
 
 static void end_read(fm_http_reader *self, fm_transfer *transfer) {
     fm_reader_op *const op = transfer->op;
     if (op->is_first && !op->error) describe_object(self, transfer);
+    if (op->has_key && !op->error)
+        fm_lookup_store(self->reader, op, transfer->etag,
+                        fm_transfer_object_bytes(&transfer->response));
     op->why = op->error == FM_READ_REMOTE ? transfer->why : NULL;
     op->opened = !op->error;
     fm_transfer_forget_redirect(transfer);
     transfer->op = NULL;
     fm_reader_finish(self->reader, op);
+    wake_pool(self->reader);
 }
 
 static void unlist(fm_http_reader *self, const fm_transfer *transfer) {
@@ -262,8 +299,34 @@ static void unlist(fm_http_reader *self, const fm_transfer *transfer) {
     if (*link) *link = transfer->next;
 }
 
+/* Takes a read that was missed, and is marked or may be any, from the list; NULL: there is none. */
+static fm_reader_op *take_missed_locked(fm_http_reader *self, bool any) {
+    fm_reader_op **link = &self->missed;
+    while (*link && !any && !(*link)->cancelled) link = &(*link)->next;
+    fm_reader_op *const op = *link;
+    if (!op) return NULL;
+    *link = op->next;
+    if (!*link) self->missed_end = link;
+    op->next = NULL;
+    return op;
+}
+
+/* Ends reads that were missed, and have not begun to be fetched. */
+static void end_missed(fm_http_reader *self, bool all) {
+    for (;;) {
+        pthread_mutex_lock(&self->reader->lock);
+        fm_reader_op *const op = take_missed_locked(self, all);
+        pthread_mutex_unlock(&self->reader->lock);
+        if (!op) return;
+        op->error = ECANCELED;
+        fm_reader_finish(self->reader, op);
+        wake_pool(self->reader);
+    }
+}
+
 /* Ends reads that fm_reader_cancel_queued() has marked; or all. */
 static void end_cancelled(fm_http_reader *self, bool all) {
+    end_missed(self, all);
     for (uint32_t i = 0; i < self->reader->n_ops; i++) {
         fm_transfer *const transfer = &self->transfers[i];
         if (!transfer->op) continue;
@@ -299,6 +362,11 @@ static void begin_due(fm_http_reader *self) {
     }
 }
 
+static fm_reader_op *next_op_locked(fm_http_reader *self) {
+    return self->reader->pool ? take_missed_locked(self, true)
+                              : fm_reader_dequeue_locked(self->reader);
+}
+
 /* Begins all reads that can start. False: the reader is closing. */
 static bool begin_new(fm_http_reader *self) {
     fm_reader *const reader = self->reader;
@@ -308,7 +376,7 @@ static bool begin_new(fm_http_reader *self) {
         const bool closing = reader->closing, any_cancelled = self->any_cancelled;
         const bool has_room = self->n_running < fm_flow_limit(&self->flow);
         self->any_cancelled = false;
-        if (!closing && !any_cancelled && has_room) op = fm_reader_dequeue_locked(reader);
+        if (!closing && !any_cancelled && has_room) op = next_op_locked(self);
         self->waits = !op && has_room;
         fm_reader_set_held_locked(reader, !has_room && fm_flow_is_lowered(&self->flow));
         pthread_mutex_unlock(&reader->lock);
@@ -386,9 +454,37 @@ static void *http_main(void *argument) {
     return NULL;
 }
 
+/* ---- lookups --------------------------------------------------------------------------------- */
+
+/* Hands a read to the thread that fetches. False: it has ended instead. */
+static bool hand_over(fm_http_reader *self, fm_reader_op *op) {
+    fm_reader *const reader = self->reader;
+    pthread_mutex_lock(&reader->lock);
+    const bool is_cancelled = reader->closing || op->cancelled || !op->read;
+    if (is_cancelled) {
+        op->error = ECANCELED;
+    } else {
+        *self->missed_end = op;
+        self->missed_end = &op->next;
+        /* Under lock: the thread closes what is woken once it sees that the reader is closing. */
+        if (self->waits) fm_http_wake(self->http);
+        self->waits = false;
+    }
+    pthread_mutex_unlock(&reader->lock);
+    return !is_cancelled;
+}
+
+/* On a thread of the pool. True: the read has ended. */
+static bool look_up(fm_reader *reader, fm_reader_op *op) {
+    fm_http_reader *const self = reader->impl;
+    op->opened = fm_lookup_find(reader, &self->lookups, op) == FM_LOOKUP_HIT;
+    return op->opened || !hand_over(self, op);
+}
+
 /* ---- the back end ---------------------------------------------------------------------------- */
 
 static bool http_wake_locked(fm_reader *reader) {
+    if (reader->pool) return fm_reader_pool_wake_locked(reader);
     fm_http_reader *const self = reader->impl;
     const bool waits = self->waits;
     self->waits = false;
@@ -396,6 +492,10 @@ static bool http_wake_locked(fm_reader *reader) {
 }
 
 static void http_notify(fm_reader *reader) {
+    if (reader->pool) {
+        fm_reader_pool_notify(reader);
+        return;
+    }
     fm_http_reader *const self = reader->impl;
     fm_http_wake(self->http);
 }
@@ -405,10 +505,15 @@ static fm_read *http_cancel_locked(fm_reader *reader) {
     for (uint32_t i = 0; i < reader->n_ops; i++)
         reader->ops[i].cancelled = reader->ops[i].read != NULL;
     self->any_cancelled = true;
+    if (reader->pool) fm_http_wake(self->http); /* http_notify() wakes the pool */
     return NULL;
 }
 
-static void http_stop_locked(fm_reader *reader) { http_notify(reader); }
+static void http_stop_locked(fm_reader *reader) {
+    fm_http_reader *const self = reader->impl;
+    fm_http_wake(self->http);
+    if (reader->pool) fm_reader_pool_stop_locked(reader);
+}
 
 /* Waits for connections to be closed, but not for long. */
 static void http_leave(fm_reader *reader) {
@@ -423,10 +528,13 @@ static void http_leave(fm_reader *reader) {
         fm_thread_join(&self->thread);
     else
         fm_thread_detach(&self->thread);
+    if (reader->pool) fm_reader_pool_leave(reader);
 }
 
 static void http_destroy(fm_reader *reader) {
     fm_http_reader *const self = reader->impl;
+    fm_reader_pool_destroy(reader);
+    if (reader->config.disk_cache) fm_disk_cache_unref(reader->config.disk_cache);
     fm_mem_free(self);
 }
 
@@ -450,6 +558,40 @@ static int open_http(fm_http_reader *self, const fm_remote_config *settings, fm_
     return fm_http_open(&self->http, &http, error);
 }
 
+static int open_pool(fm_reader *reader, fm_error *error) {
+    fm_http_reader *const self = reader->impl;
+    const uint32_t n_threads =
+        reader->n_ops < MAX_LOOKUP_THREADS ? reader->n_ops : MAX_LOOKUP_THREADS;
+    fm_lookups_init(&self->lookups, fm_remote_settings(self->remote));
+    return fm_reader_pool_open(reader, n_threads, look_up, error);
+}
+
+/* The reader can't be opened: ends the pool. */
+static void close_pool(fm_reader *reader) {
+    if (!reader->pool) return;
+    pthread_mutex_lock(&reader->lock);
+    reader->closing = true;
+    fm_reader_pool_stop_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+    fm_reader_pool_leave(reader);
+}
+
+/* Starts all threads, or closes self->http. */
+static int start_threads(fm_http_reader *self, fm_error *error) {
+    fm_reader *const reader = self->reader;
+    int status = reader->config.disk_cache ? open_pool(reader, error) : FM_OK;
+    pthread_mutex_lock(&reader->lock);
+    if (!status)
+        status = fm_thread_start(&self->thread, "fm-http", STACK_BYTES, http_main, self, error);
+    reader->n_references += !status;
+    reader->stats.n_threads += !status;
+    pthread_mutex_unlock(&reader->lock);
+    if (!status) return FM_OK;
+    close_pool(reader);
+    fm_http_close(self->http);
+    return status;
+}
+
 static int http_open(fm_reader *reader, fm_error *error) {
     fm_http_reader *const self = fm_mem_zalloc(
         reader->config.counter, 1, sizeof(*self) + reader->n_ops * sizeof(*self->transfers));
@@ -460,24 +602,19 @@ static int http_open(fm_reader *reader, fm_error *error) {
     reader->impl = self;
     for (uint32_t i = 0; i < reader->n_ops; i++) {
         self->transfers[i].reader = reader;
-        self->transfers[i].etags = &self->etags;
+        self->transfers[i].etags = &self->lookups.etags;
         self->transfers[i].request.user = &self->transfers[i];
     }
+    self->missed_end = &self->missed;
+    if (reader->config.disk_cache) fm_disk_cache_ref(reader->config.disk_cache);
     int status = open_http(self, fm_remote_settings(self->remote), error);
-    if (!status) {
-        pthread_mutex_lock(&reader->lock);
-        status = fm_thread_start(&self->thread, "fm-http", STACK_BYTES, http_main, self, error);
-        if (!status) reader->n_references++;
-        pthread_mutex_unlock(&reader->lock);
-        if (status) fm_http_close(self->http);
-    }
+    if (!status) status = start_threads(self, error);
     if (status) {
         http_destroy(reader);
         reader->impl = NULL;
         return status;
     }
     fm_reader_note(reader, "%s", fm_http_version());
-    reader->stats.n_threads = 1;
     return FM_OK;
 }
 

@@ -6,6 +6,7 @@
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
  *     reader_pread.c, reader_uring.c, reader_http.c, reader_custom.c   the back ends
+ *     lookups.c         what reader_http.c finds in the disk cache
  *
  * A back end's thread calls fm_reader_dequeue_locked() for the next read, reads into op->buffer,
  * calls fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one
@@ -17,6 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "base/digest.h"
 #include "base/thread.h"
 #include "read/arena.h"
 #include "read/file_cache.h"
@@ -59,6 +61,14 @@ typedef struct fm_reader_op {
     bool in_slot, open_blocking;
     char path[FM_READER_PATH_BYTES];
     char etag[FM_ETAG_BYTES]; /* a copy of read->etag if it is strong; "": any version */
+    /* Of an object, with a disk cache (lookups.h). */
+    bool has_key;   /* disk_key is set: what is fetched is stored */
+    bool replaces;  /* the entry that is there is of another version */
+    bool is_kept;   /* the buffer has an entry of the cache; the server is asked if it is current */
+    bool from_disk; /* the result is an entry */
+    uint64_t kept_bytes, object_bytes; /* of the entry and of its object, which may be not known */
+    uint8_t disk_key[FM_DIGEST_BYTES];
+    char kept_etag[FM_ETAG_BYTES]; /* the entry's */
 } fm_reader_op;
 
 /* Header before a buffer outside the arena; its size keeps the buffer aligned. */
@@ -106,6 +116,7 @@ struct fm_reader {
     const fm_reader_backend *backend;
     fm_reader_fault fault;
     void *impl;
+    struct fm_pread *pool; /* of reader_pread.c; NULL: the back end has none */
     fm_reader_op *ops;
     uint32_t n_ops;
 
@@ -211,6 +222,20 @@ int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_
 void fm_reader_finish(fm_reader *reader, fm_reader_op *op);
 /* Reads a whole file or range with blocking system calls (reader_pread.c). */
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
+/*
+ * The pool of threads of reader_pread.c, for a back end with blocking reads: its own calls in
+ * fm_reader_backend call these. read() is called with each read whose op->error is not set, not
+ * locked. True: the read has ended. False: it was handed to another thread, and must not be touched
+ * any more.
+ */
+int fm_reader_pool_open(fm_reader *reader, uint32_t n_threads,
+                        bool (*read)(fm_reader *reader, fm_reader_op *op), fm_error *error);
+bool fm_reader_pool_wake_locked(fm_reader *reader);
+void fm_reader_pool_notify(fm_reader *reader);
+void fm_reader_pool_stop_locked(fm_reader *reader);
+void fm_reader_pool_leave(fm_reader *reader);
+/* Does nothing if there is no pool. */
+void fm_reader_pool_destroy(fm_reader *reader);
 /* Signals `quiet` if the reader is closing and nothing is in flight or open any more. */
 void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);

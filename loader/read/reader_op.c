@@ -66,6 +66,7 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     op->is_first = read->first != NULL;
     op->why = NULL;
     op->n_retries = 0;
+    op->has_key = op->replaces = op->is_kept = op->from_disk = false;
     op->earlier = op->last = (fm_read_stages){0};
     op->opened = op->in_slot = op->open_blocking = false;
     const size_t path_bytes = strnlen(read->path, sizeof(op->path)) + 1;
@@ -172,6 +173,9 @@ static void set_result_locked(fm_reader *reader, fm_reader_op *op, fm_read *read
     }
     reader->stats.n_files++;
     reader->stats.n_bytes += op->n_bytes;
+    reader->stats.n_disk_hits += op->from_disk;
+    reader->stats.n_disk_misses += op->has_key && !op->from_disk;
+    reader->stats.disk_bytes += op->from_disk ? op->n_bytes : 0;
     if (!op->range_bytes) fm_reader_record_size_locked(reader, op->n_bytes);
 }
 

@@ -1,5 +1,6 @@
 /*
- * The pread back end: a pool of threads that open, pread and close.
+ * The pread back end: a pool of threads that open, pread and close. The HTTP back end uses the pool
+ * for its lookups in a disk cache.
  *
  * All threads are created at the start, but only n_wanted of them read at the same time. With a
  * warm page cache two are enough, and each further one costs a wake-up and a cold CPU cache. Where
@@ -43,7 +44,8 @@ typedef struct fm_pread_thread {
 } fm_pread_thread;
 
 typedef struct fm_pread {
-    uint32_t n_threads; /* fixed after open */
+    uint32_t n_threads;                                /* fixed after open */
+    bool (*read)(fm_reader *reader, fm_reader_op *op); /* see fm_reader_pool_open() */
     pthread_cond_t work;
     /* Under the reader's lock. */
     uint32_t n_wanted; /* how many threads may read at the same time */
@@ -156,8 +158,8 @@ void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
 
 /* ---- the pool -------------------------------------------------------------------------------- */
 
-static bool pread_wake_locked(fm_reader *reader) {
-    fm_pread *const pool = reader->impl;
+bool fm_reader_pool_wake_locked(fm_reader *reader) {
+    fm_pread *const pool = reader->pool;
     if (pool->n_idle <= pool->n_waking || reader->n_queued <= pool->n_waking) return false;
     /* If n_wanted threads are busy, wakes one more as the watcher. */
     if (pool->n_busy + pool->n_waking >= pool->n_wanted && pool->watched) return false;
@@ -165,8 +167,8 @@ static bool pread_wake_locked(fm_reader *reader) {
     return true;
 }
 
-static void pread_notify(fm_reader *reader) {
-    fm_pread *const pool = reader->impl;
+void fm_reader_pool_notify(fm_reader *reader) {
+    fm_pread *const pool = reader->pool;
     pthread_cond_signal(&pool->work);
 }
 
@@ -215,20 +217,21 @@ static void adapt_locked(fm_reader *reader, fm_pread *pool, bool blocked) {
 
 /* Called with the lock held; drops it while reading. */
 static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
-    fm_pread *const pool = reader->impl;
+    fm_pread *const pool = reader->pool;
     int64_t seen = 0;
     while (wait_for_work_locked(reader, pool)) {
         fm_reader_op *const op = fm_reader_dequeue_locked(reader);
         self->in_file = true;
         pool->n_busy++;
         pool->n_started++;
-        const bool notify = fm_reader_ready_locked(reader) && pread_wake_locked(reader);
+        const bool notify = fm_reader_ready_locked(reader) && fm_reader_pool_wake_locked(reader);
         pthread_mutex_unlock(&reader->lock);
-        if (notify) pread_notify(reader);
+        if (notify) fm_reader_pool_notify(reader);
         has_blocked(&seen);
-        if (!op->error) fm_reader_read_file(reader, op);
-        const bool blocked = fm_clock_ns() - op->started_ns > BLOCKED_NS && has_blocked(&seen);
-        fm_reader_finish(reader, op);
+        const uint64_t started_ns = op->started_ns;
+        const bool is_done = op->error || pool->read(reader, op);
+        const bool blocked = fm_clock_ns() - started_ns > BLOCKED_NS && has_blocked(&seen);
+        if (is_done) fm_reader_finish(reader, op);
         pthread_mutex_lock(&reader->lock);
         self->in_file = false;
         pool->n_busy--;
@@ -259,14 +262,14 @@ static void *pread_main(void *argument) {
     return NULL;
 }
 
-static void pread_stop_locked(fm_reader *reader) {
-    fm_pread *const pool = reader->impl;
+void fm_reader_pool_stop_locked(fm_reader *reader) {
+    fm_pread *const pool = reader->pool;
     pthread_cond_broadcast(&pool->work);
 }
 
 /* Joins the threads that end at once, and detaches those that are stuck in a system call. */
-static void pread_leave(fm_reader *reader) {
-    fm_pread *const pool = reader->impl;
+void fm_reader_pool_leave(fm_reader *reader) {
+    fm_pread *const pool = reader->pool;
     for (uint32_t i = 0; i < pool->n_threads; i++) {
         fm_pread_thread *const self = &pool->threads[i];
         pthread_mutex_lock(&reader->lock);
@@ -279,50 +282,67 @@ static void pread_leave(fm_reader *reader) {
     }
 }
 
-static void pread_destroy(fm_reader *reader) {
-    fm_pread *const pool = reader->impl;
+void fm_reader_pool_destroy(fm_reader *reader) {
+    fm_pread *const pool = reader->pool;
+    if (!pool) return;
     pthread_cond_destroy(&pool->work);
     fm_mem_free(pool);
+    reader->pool = NULL;
 }
 
-static int pread_open(fm_reader *reader, fm_error *error) {
+int fm_reader_pool_open(fm_reader *reader, uint32_t n_threads,
+                        bool (*read)(fm_reader *reader, fm_reader_op *op), fm_error *error) {
     fm_pread *const pool = fm_mem_zalloc(reader->config.counter, 1,
-                                         sizeof(*pool) + reader->n_ops * sizeof(*pool->threads));
+                                         sizeof(*pool) + n_threads * sizeof(*pool->threads));
     if (!pool) return fm_error_set(error, FM_ERR_NOMEM, "out of memory for reading threads");
     if (fm_cond_init(&pool->work)) {
         fm_mem_free(pool);
         return fm_error_set(error, FM_ERR_THREAD, "can't create a condition variable");
     }
-    reader->impl = pool;
+    reader->pool = pool;
+    pool->read = read;
     pool->n_wanted = MIN_WANTED;
     uint32_t n = 0;
     fm_error why;
     /* Under lock: no thread may see n_threads or n_references before they are complete. */
     pthread_mutex_lock(&reader->lock);
-    for (; n < reader->n_ops; n++) {
+    for (; n < n_threads; n++) {
         fm_pread_thread *const self = &pool->threads[n];
         self->reader = reader;
         if (fm_thread_start(&self->thread, "fm-read", STACK_BYTES, pread_main, self, &why)) break;
         reader->n_references++;
     }
-    if (n > 0 && n < reader->n_ops)
-        fm_reader_note(reader, "%u threads instead of %u: %s", n, reader->n_ops, why.message);
-    pool->n_threads = reader->stats.n_threads = n;
-    if (n) reader->n_ops = n;
+    if (n > 0 && n < n_threads)
+        fm_reader_note(reader, "%u threads instead of %u: %s", n, n_threads, why.message);
+    pool->n_threads = n;
+    reader->stats.n_threads += n;
     pthread_mutex_unlock(&reader->lock);
     if (n) return FM_OK;
-    pread_destroy(reader);
-    reader->impl = NULL;
+    fm_reader_pool_destroy(reader);
     if (error) *error = why;
     return FM_ERR_THREAD;
+}
+
+static bool read_file(fm_reader *reader, fm_reader_op *op) {
+    fm_reader_read_file(reader, op);
+    return true;
+}
+
+static int pread_open(fm_reader *reader, fm_error *error) {
+    const int status = fm_reader_pool_open(reader, reader->n_ops, read_file, error);
+    if (status) return status;
+    pthread_mutex_lock(&reader->lock);
+    reader->n_ops = reader->pool->n_threads;
+    pthread_mutex_unlock(&reader->lock);
+    return FM_OK;
 }
 
 const fm_reader_backend fm_reader_pread_backend = {.name = "pread",
                                                    .default_depth = 32,
                                                    .max_depth = 1024,
                                                    .open = pread_open,
-                                                   .wake_locked = pread_wake_locked,
-                                                   .notify = pread_notify,
-                                                   .stop_locked = pread_stop_locked,
-                                                   .leave = pread_leave,
-                                                   .destroy = pread_destroy};
+                                                   .wake_locked = fm_reader_pool_wake_locked,
+                                                   .notify = fm_reader_pool_notify,
+                                                   .stop_locked = fm_reader_pool_stop_locked,
+                                                   .leave = fm_reader_pool_leave,
+                                                   .destroy = fm_reader_pool_destroy};

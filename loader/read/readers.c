@@ -16,6 +16,7 @@ int fm_readers_open(fm_readers *out, const fm_reader_config *config, fm_error *e
     if (status) return status;
     fm_reader_config files = *config;
     files.remote = NULL;
+    files.disk_cache = NULL;
     files.custom = (fm_custom_reader){0};
     if (has_others) files.buffer_bytes = (config->buffer_bytes + FILES_SHARE - 1) / FILES_SHARE;
     status = fm_reader_open(&out->files, &files, error);
@@ -25,6 +26,7 @@ int fm_readers_open(fm_readers *out, const fm_reader_config *config, fm_error *e
     if (!status && config->remote) {
         fm_reader_config objects = others;
         objects.remote = config->remote;
+        objects.disk_cache = config->disk_cache;
         objects.depth = fm_remote_settings(config->remote)->max_requests;
         status = fm_reader_open(&out->objects, &objects, error);
     }
@@ -122,6 +124,9 @@ void fm_readers_stats_get(fm_readers *readers, fm_reader_stats *out) {
     out->first_byte_ns = more.first_byte_ns;
     out->transfer_ns = more.transfer_ns;
     out->retry_ns = more.retry_ns;
+    out->n_disk_hits = more.n_disk_hits;
+    out->disk_bytes = more.disk_bytes;
+    out->n_disk_misses = more.n_disk_misses;
 }
 
 void fm_readers_close(fm_readers *readers) {

@@ -24,7 +24,8 @@ typedef struct fm_remote_wish {
     uint64_t offset_bytes; /* of the range */
     uint64_t range_bytes;  /* 0: to the end of the object */
     const char *etag; /* only this version of the object (If-Match); NULL, or a weak one: any */
-    const char *date; /* "20150830T123600Z", for tests; NULL: now */
+    const char *unless_etag; /* only another version (If-None-Match); NULL, or with `etag`: any */
+    const char *date;        /* "20150830T123600Z", for tests; NULL: now */
 } fm_remote_wish;
 
 /* One request: freed by fm_remote_request_free(). */

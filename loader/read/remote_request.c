@@ -110,11 +110,11 @@ static bool add_header(fm_remote_request *out, const char *name, const char *val
 typedef struct header_values {
     char range[64];
     char date[AMZ_DATE_BYTES];
-    const char *etag;
+    const char *etag, *unless_etag;
 } header_values;
 
 static int fill_values(const fm_remote_wish *wish, header_values *out, fm_error *error) {
-    *out = (header_values){.etag = ""};
+    *out = (header_values){.etag = "", .unless_etag = ""};
     if (wish->range_bytes > 0) {
         if (wish->offset_bytes > UINT64_MAX - wish->range_bytes)
             return fm_error_set(error, FM_ERR_ARGUMENT, "the range from %" PRIu64 " is too long",
@@ -126,7 +126,8 @@ static int fill_values(const fm_remote_wish *wish, header_values *out, fm_error 
     }
     /* If-Match compares strongly: a weak ETag never matches. */
     if (wish->etag && strncmp(wish->etag, "W/", 2) != 0) out->etag = wish->etag;
-    if (strpbrk(out->etag, "\r\n"))
+    if (wish->unless_etag && !*out->etag) out->unless_etag = wish->unless_etag;
+    if (strpbrk(out->etag, "\r\n") || strpbrk(out->unless_etag, "\r\n"))
         return fm_error_set(error, FM_ERR_ARGUMENT, "the ETag has a line break");
     const time_t now = (time_t)(fm_clock_of(CLOCK_REALTIME) / 1000000000u);
     struct tm utc;
@@ -143,8 +144,10 @@ static int no_memory(fm_error *error) {
 }
 
 static int add_plain_headers(fm_remote_request *out, const header_values *values, fm_error *error) {
-    const bool added = (!*values->range || add_header(out, "Range", values->range)) &&
-                       (!*values->etag || add_header(out, "If-Match", values->etag));
+    const bool added =
+        (!*values->range || add_header(out, "Range", values->range)) &&
+        (!*values->etag || add_header(out, "If-Match", values->etag)) &&
+        (!*values->unless_etag || add_header(out, "If-None-Match", values->unless_etag));
     return added ? FM_OK : no_memory(error);
 }
 
@@ -155,8 +158,9 @@ typedef struct signing {
 } signing;
 
 /*
- * Adds the headers of a signed request. Range and If-Match are signed as well, though S3 asks for
- * host and x-amz-* only: so nobody between can change over http:// which bytes are asked for.
+ * Adds the headers of a signed request. Range, If-Match and If-None-Match are signed as well,
+ * though S3 asks for host and x-amz-* only: so nobody between can change over http:// which bytes
+ * are asked for.
  */
 static int add_signed_headers(fm_remote_request *out, const signing *by,
                               const header_values *values, fm_error *error) {
@@ -168,6 +172,8 @@ static int add_signed_headers(fm_remote_request *out, const signing *by,
         headers[n++] = (fm_sigv4_header){"x-amz-security-token", by->session_token};
     if (*values->range) headers[n++] = (fm_sigv4_header){"range", values->range};
     if (*values->etag) headers[n++] = (fm_sigv4_header){"if-match", values->etag};
+    if (*values->unless_etag)
+        headers[n++] = (fm_sigv4_header){"if-none-match", values->unless_etag};
     const fm_sigv4_request request = {.method = "GET",
                                       .path = by->path,
                                       .query = by->query,

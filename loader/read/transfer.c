@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "read/lookups.h"
 
 #define MAX_REDIRECTS 5
 /* An error's body of more bytes is not worth keeping the connection for. */
@@ -75,9 +76,29 @@ static void start_over(fm_transfer *transfer) {
  * nothing in it at first. */
 static bool is_of_other_version(const fm_transfer *transfer) {
     const char *const now = transfer->response.etag;
-    const char *const others = fm_etags_find(transfer->etags, transfer->op->path);
     if (!*now) return false;
-    return (*transfer->etag && strcmp(transfer->etag, now)) || (others && strcmp(others, now));
+    pthread_mutex_lock(&transfer->reader->lock);
+    const char *const others = fm_etags_find(transfer->etags, transfer->op->path);
+    const bool differs = others && strcmp(others, now);
+    pthread_mutex_unlock(&transfer->reader->lock);
+    return (*transfer->etag && strcmp(transfer->etag, now)) || differs;
+}
+
+/* The ETag becomes that of all ranges of the object. */
+static void pin_version(const fm_transfer *transfer) {
+    if (!transfer->op->range_bytes || !*transfer->etag) return;
+    pthread_mutex_lock(&transfer->reader->lock);
+    fm_etags_add(transfer->etags, transfer->op->path, transfer->etag);
+    pthread_mutex_unlock(&transfer->reader->lock);
+}
+
+/* A range of the object is of another version than those before it. */
+static void say_changed(fm_transfer *transfer) {
+    fm_transfer_say(transfer, "the object has changed since it was first read%s",
+                    transfer->reader->config.disk_cache
+                        ? ", perhaps into the disk cache; clear that by `feedmill cache DIR "
+                          "--clear`, or let it ask the server (:check)"
+                        : "");
 }
 
 /* The read fails: the caller asked for another version of the object. */
@@ -96,7 +117,7 @@ static bool check_version(fm_transfer *transfer) {
     /* A server may ignore If-Match. */
     if (*op->etag && *now && strcmp(op->etag, now)) return fail_changed(transfer), false;
     if (op->range_bytes && is_of_other_version(transfer)) {
-        fm_transfer_say(transfer, "the object has changed since it was first read");
+        say_changed(transfer);
         return fm_transfer_fail(transfer), false;
     }
     if (!op->n_bytes) {
@@ -141,7 +162,9 @@ static bool begin_body(fm_transfer *transfer) {
         return false;
     }
     transfer->has_begun = true;
-    if (op->range_bytes && *transfer->etag) fm_etags_add(transfer->etags, op->path, transfer->etag);
+    op->replaces = op->replaces || op->is_kept;
+    op->is_kept = false; /* the body overwrites it */
+    pin_version(transfer);
     if (is_known || left_bytes == FM_RESPONSE_UNKNOWN) return true;
     transfer->n_total = op->n_bytes + left_bytes;
     return reserve(transfer, transfer->n_total);
@@ -195,8 +218,7 @@ static fm_attempt judge_status(fm_transfer *transfer) {
         return FM_ATTEMPT_AGAIN;
     }
     if (status == 416) return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY);
-    if (status == 412 && *transfer->etag)
-        fm_transfer_say(transfer, "the object has changed since it was first read");
+    if (status == 412 && *transfer->etag) say_changed(transfer);
     /* S3's answer where a bucket is in another region has a code, and no URL. */
     if (status >= 300 && status < 400 && !*code)
         fm_transfer_say(transfer, "HTTP %d: a redirect that can't be followed", status);
@@ -216,6 +238,20 @@ static fm_attempt judge_result(fm_transfer *transfer, fm_http_result result) {
     return FM_ATTEMPT_AGAIN;
 }
 
+/* The entry of the disk cache, which is in the buffer, is of the server's version. */
+static fm_attempt take_kept(fm_transfer *transfer) {
+    fm_reader_op *const op = transfer->op;
+    memcpy(transfer->response.etag, op->kept_etag, sizeof(op->kept_etag));
+    if (op->range_bytes && is_of_other_version(transfer)) {
+        say_changed(transfer);
+        return fm_transfer_fail(transfer);
+    }
+    memcpy(transfer->etag, op->kept_etag, sizeof(transfer->etag));
+    pin_version(transfer);
+    fm_lookup_confirm(op);
+    return FM_ATTEMPT_DONE;
+}
+
 fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result) {
     fm_reader_op *const op = transfer->op;
     const int status = transfer->response.status;
@@ -224,6 +260,7 @@ fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result) {
     if (result == FM_HTTP_OK && has_object && !transfer->has_begun && !transfer->has_failed)
         begin_body(transfer);
     if (transfer->has_failed) return FM_ATTEMPT_FAILED;
+    if (status == 304 && op->is_kept && result == FM_HTTP_OK) return take_kept(transfer);
     if (is_complete(transfer)) return FM_ATTEMPT_DONE;
     if (transfer->is_other) {
         start_over(transfer);
@@ -250,6 +287,7 @@ fm_remote_wish fm_transfer_wish(const fm_transfer *transfer) {
     const fm_reader_op *const op = transfer->op;
     fm_remote_wish wish = {.name = op->path};
     if (*transfer->etag) wish.etag = transfer->etag;
+    if (op->is_kept) wish.unless_etag = op->kept_etag;
     if (op->range_bytes || op->n_bytes) {
         wish.offset_bytes = op->offset_bytes + op->n_bytes;
         wish.range_bytes = transfer->n_total - op->n_bytes;

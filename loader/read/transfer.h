@@ -30,8 +30,8 @@ typedef enum fm_attempt {
 /* One read in flight, at the place of its op in fm_http_reader.transfers. */
 typedef struct fm_transfer {
     fm_reader *reader;
-    fm_etags *etags;          /* of all transfers: the ETags of packs */
-    fm_reader_op *op;         /* NULL: not in use */
+    fm_etags *etags;  /* of all transfers: the ETags of packs; the reader's lock guards it */
+    fm_reader_op *op; /* NULL: not in use */
     struct fm_transfer *next; /* of those that wait for their next attempt */
     fm_http_request request;  /* its `user` is this */
     fm_retry retry;

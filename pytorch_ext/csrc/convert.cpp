@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cache.h"
+#include "disk_cache.h"
 #include "remote.h"
 
 namespace feedmill {
@@ -322,6 +323,7 @@ struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
     PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
+    PyObject *disk_cache = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -359,14 +361,15 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "remote",
                                         "read",
                                         "read_threads",
+                                        "disk_cache",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOI", const_cast<char **>(names), &ops,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIO", const_cast<char **>(names), &ops,
             &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
             &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
             &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
             &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
-            &remote, &read, &config.custom_reader.n_threads))
+            &remote, &read, &config.custom_reader.n_threads, &disk_cache))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -428,6 +431,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         config.remote = remote_from_object(given.remote);
         if (!config.remote) return false;
         out->remote = Ref::borrow(given.remote);
+    }
+    if (given.disk_cache && given.disk_cache != Py_None) {
+        config.disk_cache = disk_cache_from_object(given.disk_cache);
+        if (!config.disk_cache) return false;
+        out->disk_cache = Ref::borrow(given.disk_cache);
     }
     if (given.read && given.read != Py_None) {
         out->read = Ref::borrow(given.read);

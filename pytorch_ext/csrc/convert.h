@@ -31,6 +31,7 @@ struct Config {
     Ref alloc_exception;           // the last exception of the allocator, or none
     Ref cache;                     // the _native.Cache, or none
     Ref remote;                    // the _native.Remote, or none
+    Ref disk_cache;                // the _native.DiskCache, or none
     Ref read;                      // the function that reads other names, or none
 };
 

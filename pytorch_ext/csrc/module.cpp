@@ -1,5 +1,6 @@
 // Registration of feedmill._native.
 #include "cache.h"
+#include "disk_cache.h"
 #include "convert.h"
 #include "feedmill/feedmill.h"
 #include "feedmill/operations.h"
@@ -117,6 +118,7 @@ int exec_module(PyObject *module) {
                     new_exception("feedmill._native.BudgetError", PyExc_ValueError)) ||
         !add_object(module, "Loader", make_loader_type(module)) ||
         !add_object(module, "Cache", make_cache_type(module)) ||
+        !add_object(module, "DiskCache", make_disk_cache_type(module)) ||
         !add_object(module, "Remote", make_remote_type(module)) ||
         !add_object(module, "Transcoder", make_transcoder_type(module)) ||
         !add_object(module, "PACK_REASONS", pack_reasons()) ||
@@ -224,6 +226,8 @@ PyMethodDef functions[] = {
     method_entry<keep_freed_memory>("keep_freed_memory", METH_VARARGS,
                                     "How much freed memory malloc() keeps."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
+    method_entry<disk_cache_walk>("disk_cache_walk", METH_VARARGS,
+                                  "Calls a function with each entry of a disk cache."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),
     method_entry<jpeg_own_huffman>("jpeg_own_huffman", METH_NOARGS,

@@ -228,6 +228,17 @@ class Cache:
         """ValueError: the budget exceeds the process's memory, or is too small to keep any file."""
 
 @final
+class DiskCache:
+    """Objects in a folder of a local disk, shared by the loaders that get it; they keep it alive.
+    Can't be used after a fork."""
+
+    def __new__(
+        cls, path: str | bytes | PathLike[str], limit_bytes: int, lru: bool = False,
+        check: bool = False,
+    ) -> Self:
+        """See fm_disk_cache_config. ValueError: no path of a cache; OSError: it can't be used."""
+
+@final
 class Remote:
     """Settings and credentials of object stores, shared by the loaders that get it; they keep it
     alive. Thread-safe. A forked child makes its own."""
@@ -293,6 +304,17 @@ class Transcoder:
         """(reason, its text, new bytes or None, width, height, restart interval, MCU's width, MCU's
         height, offsets of rows), see fm_transcoded. Releases the GIL. Raises MemoryError."""
 
+def disk_cache_walk(
+    path: str | bytes | PathLike[str],
+    verify: bool,
+    visit: Callable[[str, str, int, int, int, int, int, bool], bool],
+    /,
+) -> tuple[int, int, int, bool]:
+    """Calls visit(name, ETag, offset, bytes of the range, bytes, bytes of the file, Unix time of
+    the last use, is_damaged) with each entry of a disk cache; it returns whether the entry is
+    removed. Returns (entries, bytes, limit, lru) of the folder before. Raises ValueError: it is no
+    disk cache; OSError."""
+
 def indices(indices: Sequence[int], n: int) -> bytes | None:
     """The indices as bytes of int64 values, if all are ints (no subclass) from 0 to n - 1; else
     None.
@@ -343,6 +365,7 @@ class Loader:
         # in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
         cache: Cache | None = None,
+        disk_cache: DiskCache | None = None,  # of what is read by `remote`
         # In place of files: for each array (address, n_rows, bytes of a row, stride of rows in
         # bytes, DLPack's type code and bits, shape of a row). The memory is borrowed.
         arrays: Sequence[tuple[int, int, int, int, int, int, tuple[int, ...]]] | None = None,

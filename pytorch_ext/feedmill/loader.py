@@ -185,7 +185,15 @@ class DataLoader(TorchDataLoader[_T_co]):
             fits, in whatever order they are read. (A page cache evicts what was used longest ago,
             which a shuffled epoch is about to ask for.) Decoded pixels would take about five times
             the bytes. A cached file is identified by its path, and not read again if it changes.
-            ValueError at iter() if the size exceeds the process's memory. None (default): no cache.
+            ValueError at iter() if the size exceeds the process's memory.
+            "disk:/nvme/feedmill:200GiB" keeps objects of stores and servers (not local files) in a
+            folder of a local disk, for later epochs and runs, and for all processes of the machine,
+            which share the limit. The folder is made if it is missing, but not its parent. Objects
+            are taken never to change under their names, and are not asked for again; with ":check"
+            behind the size their servers are asked at each use whether they have changed. Full, it
+            stores nothing more (":first-come"), or removes what was used longest ago (":lru").
+            "ram:8GiB+disk:/nvme/feedmill:200GiB" has memory in front. OSError or ValueError at
+            iter() if the folder can't be used. None (default): no cache.
         on_error: what happens to a sample whose file is missing, unreadable or damaged, or which a
             transform refuses. stats().sample_errors lists all of them. All values but "raise" need
             the native path: RuntimeError if it is not possible.

@@ -19,7 +19,7 @@ class ObjectServer:
 
     Attributes:
         requests: (path as sent, headers in lower case) of each request.
-        etags: path -> ETag; If-Match is honoured then.
+        etags: path -> ETag; If-Match and If-None-Match are honoured then.
         cuts: path -> number of responses that end in the middle of their body.
         status: called with the decoded path; another result than 200 is the response's status.
     """
@@ -52,6 +52,11 @@ class ObjectServer:
                 etag = served.etags.get(path)
                 if status == 200 and etag and headers.get("if-match", etag) != etag:
                     status = 412
+                if status == 200 and etag and headers.get("if-none-match") == etag:
+                    self.send_response(304)
+                    self.send_header("ETag", etag)
+                    self.end_headers()
+                    return
                 if status != 200:
                     data = b"<Error><Code>Refused</Code></Error>"
                 elif "range" in headers:

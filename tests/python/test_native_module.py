@@ -9,6 +9,7 @@ import functools
 import os
 import pickle
 import sys
+import tempfile
 import threading
 import time
 
@@ -70,6 +71,7 @@ def some_of(kind):
     makers = {
         native.Loader: open_loader,
         native.Cache: lambda: native.Cache(1 << 20),
+        native.DiskCache: lambda: native.DiskCache(tempfile.mkdtemp(), 1 << 20),
         native.Remote: native.Remote,
         native.Transcoder: native.Transcoder,
     }

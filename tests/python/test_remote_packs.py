@@ -378,6 +378,8 @@ def test_bench(served, tar_objects, tmp_path, capsys):
     status, out = run(capsys, "bench", tmp_path / "list.txt", "--epochs", "1", "--json")
     found = json.loads(out)
     assert found["images"] == 2 and list(found["bad"]) == [f"{server.url}/none.jpg"]
+    status, out = run(capsys, "bench", tmp_path / "list.txt", "--epochs", "1")
+    assert status == 0 and "2 requests" in out and "MB fetched\n" in out
 
 
 def test_check(served, tmp_path, capsys, packed):

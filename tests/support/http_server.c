@@ -335,6 +335,10 @@ static bool answer(exchange *one) {
     if (!has_part(one, "no-if-match", NULL, 0) && header(one, "If-Match", text, sizeof(text)) &&
         (strncmp(text + 1, etag, strlen(etag)) || text[1 + strlen(etag)] != '"'))
         return answer_status(one, 412);
+    if (header(one, "If-None-Match", text, sizeof(text)) &&
+        !strncmp(text + 1, etag, strlen(etag)) && text[1 + strlen(etag)] == '"') {
+        return send_text(one->socket, "HTTP/1.1 304 Not Modified\r\nETag: \"%s\"\r\n\r\n", etag);
+    }
     const int chosen = choose_bytes(one);
     if (chosen >= 400) return answer_status(one, chosen);
     const bool is_unsized = has_part(one, "unsized", NULL, 0);

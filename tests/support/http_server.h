@@ -1,6 +1,6 @@
 /*
  * A small HTTP/1.1 server for tests, on a port of 127.0.0.1, with a thread for each connection. It
- * serves objects from memory, honours Range and If-Match, and does what can go wrong as scripts
+ * serves objects from memory, honours Range and If-Match, If-None-Match, and does what can go wrong as scripts
  * say.
  *
  * A script is a list of answers, one for each request of its path in turn, separated by spaces;

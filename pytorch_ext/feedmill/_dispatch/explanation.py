@@ -12,6 +12,7 @@ import torch
 from feedmill._dispatch.paths import local_world_size, look, n_threads
 from feedmill._dispatch.seed_warnings import kept_from_torch, without_effect
 from feedmill._ops import native
+from feedmill.engine.cache import parse
 from feedmill.engine.devices import describe, device_of
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
 from feedmill.iterators.deferring import is_possible, why_not, why_sent_by_torch
@@ -76,7 +77,7 @@ def explanation(loader: Any) -> str:
         f"  threads    {decode_threads(n_threads(loader))} ({_why_threads(loader)})",
         f"  reader     {reader}",
         *_network_lines([one.dataset for one in source.base_datasets], "  network    ", True),
-        *_cache_line(loader),
+        *_cache_lines(loader, source),
         *_device_line(loader),
         f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_random(loader, source)}",
@@ -110,11 +111,22 @@ def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[s
     return lines
 
 
-def _cache_line(loader: Any) -> list[str]:
-    cache = loader._feedmill_options().cache
-    if cache is None:
+def _cache_lines(loader: Any, source: Source) -> list[str]:
+    option = loader._feedmill_options().cache
+    if option is None or (caches := parse(option)) is None:
         return []
-    return [f"  cache      {cache}: encoded files, over all epochs of this loader"]
+    lines = []
+    if caches.ram_bytes is not None:
+        lines.append(f"  cache      {option.partition('+')[0]}: encoded files, over all epochs of "
+                     "this loader")
+    if caches.disk is not None and source.names_remote is False:
+        lines.append(f"  cache      {caches.disk.path} has no effect: the disk cache is for objects "
+                     "of stores and servers, and these are local files")
+    elif caches.disk is not None:
+        how = "asks the server about each" if caches.disk.check else (
+            "objects are taken never to change under their names")
+        lines.append(f"  cache      objects in {caches.disk.path}, also of later runs: {how}")
+    return lines
 
 
 def _network_lines(datasets: Sequence[Any], prefix: str, in_threads: bool = False) -> list[str]:

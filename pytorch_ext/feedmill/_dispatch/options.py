@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from feedmill.engine.cache import FORM, budget_bytes
+from feedmill.engine.cache import FORM, parse
 from feedmill.engine.devices import as_device
 from feedmill.iterators.bad_samples import POLICIES
 from feedmill.planner.formats import IMAGE_DTYPES, MEMORY_FORMATS
@@ -93,7 +93,7 @@ class Options:
             raise _invalid("memory_budget", self.memory_budget, allowed_text)
         if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
             raise _invalid("log", self.log, "a file's path or None")
-        if self.cache is not None and budget_bytes(self.cache) is None:
+        if self.cache is not None and parse(self.cache) is None:
             raise _invalid("cache", self.cache, FORM)
         as_device(self.device)
         if not is_int(self.max_errors, 0, _WORD64):

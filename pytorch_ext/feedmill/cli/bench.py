@@ -331,9 +331,10 @@ def _as_text(result: dict[str, Any]) -> str:
     ]
     if result["http_requests"]:
         of = result["encoded_bytes"]
-        share = f" of {of / 1e6:,.1f} MB of images ({100 * result['http_bytes'] / max(1, of):.1f}%)"
+        share = "" if of is None else (
+            f" of {of / 1e6:,.1f} MB of images ({100 * result['http_bytes'] / max(1, of):.1f}%)")
         lines.insert(-1, f"  network    {result['http_requests']:,} requests, "
-                         f"{result['http_bytes'] / 1e6:,.1f} MB fetched{share if of else ''}")
+                         f"{result['http_bytes'] / 1e6:,.1f} MB fetched{share}")
         lines[-1:-1] = _storage_lines(result["storage_wait_s"])
     if result["bad"]:
         lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "

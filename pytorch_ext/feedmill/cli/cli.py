@@ -13,7 +13,8 @@ from feedmill.system.requirements import missing_package
 
 # The commands, in the order of the help. A command's file has the command's name, or the name in
 # _FILES. It is imported only when the command is used, as some of the files import torch.
-_COMMANDS = ("demo", "bench", "check", "run", "doctor", "index", "pack", "sweep", "trace", "report")
+_COMMANDS = ("demo", "bench", "check", "run", "doctor", "index", "pack", "cache", "sweep", "trace",
+             "report")
 _FILES = {"report": "report_command"}
 
 

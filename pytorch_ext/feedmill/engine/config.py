@@ -36,6 +36,7 @@ class Config:
         alloc: allocator for the memory of batches; None: the native loader's own memory.
         sample_records: number of sample records to keep for the log.
         cache: the ``_native.Cache``, or None.
+        disk_cache: the ``_native.DiskCache`` of what ``remote`` reads, or None.
         remote: the ``_native.Remote`` that reads names such as s3://bucket/key, or None.
         fsspec_threads: how many threads read names by fsspec; 0: there are none such.
         arrays: samples in memory, in place of files.
@@ -52,6 +53,7 @@ class Config:
     alloc: Any = None
     sample_records: int = 0
     cache: Any = None
+    disk_cache: Any = None
     remote: Any = None
     fsspec_threads: int = 0
     arrays: Arrays | None = None
@@ -84,6 +86,8 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(options.cache),
+        disk_cache=None if source.names_remote is False else loader._feedmill.cache.disk_of(
+            options.cache),
         remote=shared() if source.names_remote else None,
         fsspec_threads=fsspec_threads() if source.names_fsspec else 0,
         arrays=source.arrays,

@@ -57,6 +57,7 @@ def open_native(config: Config) -> Any:
         sample_records=config.sample_records,
         alloc=config.alloc,
         cache=config.cache,
+        disk_cache=config.disk_cache,
         remote=config.remote,
         read=read_or_why if config.fsspec_threads else None,
         read_threads=config.fsspec_threads,

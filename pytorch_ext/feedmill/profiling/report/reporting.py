@@ -201,10 +201,17 @@ def _deferred_rows(stats: Stats) -> list[tuple[str, str]]:
 
 def _cache_row(stats: Stats) -> list[tuple[str, str]]:
     io = stats.io
-    if not io.cache_hits + io.cache_misses:
-        return []
-    return [("cache", f"{io.cache_files:,} files in {io.cache_bytes / 1e6:,.1f} MB; "
-                      f"hit rate {percent(io.cache_hit_rate)}")]
+    rows = []
+    if io.cache_hits + io.cache_misses:
+        rows.append(("cache", f"{io.cache_files:,} files in {io.cache_bytes / 1e6:,.1f} MB; "
+                              f"hit rate {percent(io.cache_hit_rate)}"))
+    if n_objects := io.disk_hits + io.disk_misses:
+        lost = [f"{n:,} {why}" for n, why in ((io.disk_refused, "found no place"),
+                                              (io.disk_failed, "could not be written")) if n]
+        rows.append(("disk cache", "; ".join([
+            f"{io.disk_entries:,} objects in {io.disk_bytes / 1e6:,.1f} MB",
+            f"hit rate {percent(io.disk_hits / n_objects)}", *lost])))
+    return rows
 
 
 def _device_row(stats: Stats) -> list[tuple[str, str]]:

@@ -273,6 +273,16 @@ class IOStats(StatsPart):
         cache_misses: with cache=, files that had to be read.
         cache_files: files in the cache.
         cache_bytes: bytes of memory that the cache uses.
+        disk_hits: with cache="disk:...", objects that came from there, those that their server has
+            confirmed included. High is good.
+        disk_hit_bytes: their bytes.
+        disk_misses: objects that were fetched from their servers, as the disk cache did not have
+            them.
+        disk_entries: objects in the disk cache, of all processes that use it.
+        disk_bytes: bytes of the disk that they use.
+        disk_stored: objects that this loader has stored there.
+        disk_refused: objects that it has not stored, as the cache was full or the disk too slow.
+        disk_failed: objects that could not be written, as on a full disk.
         device_read_bytes: bytes that block devices delivered to this whole process. Far below
             `bytes`: files came from the page cache, or from a network file system, whose bytes the
             kernel does not count here.
@@ -297,6 +307,14 @@ class IOStats(StatsPart):
     cache_misses: int = 0
     cache_files: int = _gauge()
     cache_bytes: int = _gauge()
+    disk_hits: int = 0
+    disk_hit_bytes: int = 0
+    disk_misses: int = 0
+    disk_entries: int = _gauge()
+    disk_bytes: int = _gauge()
+    disk_stored: int = _gauge()
+    disk_refused: int = _gauge()
+    disk_failed: int = _gauge()
     device_read_bytes: int = 0
 
     @property
@@ -518,6 +536,14 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "http_retry_ns": ("io", "http_retry_ns"),
     "cache_files": ("io", "cache_files"),
     "cache_bytes": ("io", "cache_bytes"),
+    "disk_hits": ("io", "disk_hits"),
+    "disk_hit_bytes": ("io", "disk_hit_bytes"),
+    "disk_misses": ("io", "disk_misses"),
+    "disk_entries": ("io", "disk_entries"),
+    "disk_bytes": ("io", "disk_bytes"),
+    "disk_stored": ("io", "disk_stored"),
+    "disk_refused": ("io", "disk_refused"),
+    "disk_failed": ("io", "disk_failed"),
     "usable_cpus": ("process", "usable_cpus"),
     "reader": ("io", "reader"),
     "reader_reason": ("io", "reader_reason"),
