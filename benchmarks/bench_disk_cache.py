@@ -26,8 +26,8 @@ sys.path[:0] = [str(HERE.parent / "tests" / "support")]
 
 import feedmill  # noqa: E402
 import torch  # noqa: E402
-from feedmill.data import ImageList  # noqa: E402
 from torchvision_cpu import torchvision  # noqa: E402
+from feedmill.data import ImageList  # noqa: E402
 
 transforms = torchvision.transforms
 

@@ -120,8 +120,8 @@ def _cache_lines(loader: Any, source: Source) -> list[str]:
         lines.append(f"  cache      {option.partition('+')[0]}: encoded files, over all epochs of "
                      "this loader")
     if caches.disk is not None and source.names_remote is False:
-        lines.append(f"  cache      {caches.disk.path} has no effect: the disk cache is for objects "
-                     "of stores and servers, and these are local files")
+        lines.append(f"  cache      {caches.disk.path} has no effect: the disk cache is for "
+                     "objects of stores and servers, and these are local files")
     elif caches.disk is not None:
         how = "asks the server about each" if caches.disk.check else (
             "objects are taken never to change under their names")
