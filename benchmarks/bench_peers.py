@@ -26,6 +26,7 @@ import os
 import pathlib
 import platform
 import sys
+import textwrap
 import time
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent
@@ -122,8 +123,9 @@ class Entry:
         try:
             step()
         except (Failed, install.Unavailable) as error:
-            # A cell of a table is one line.
-            self.row.failed = " ".join(str(error).split()).replace("|", "/")
+            # A cell of a table is one line, and not a long one.
+            text = " ".join(str(error).split()).replace("|", "/")
+            self.row.failed = textwrap.shorten(text, 200, placeholder=" ...")
             self.row.epochs = []
             show("")
             print(f"{self.contestant.name}: left out: {error}")

@@ -44,6 +44,11 @@ RECIPES = {
         (("spdl",),),
         ("libavcodec59", "libavformat59", "libavfilter8", "libavdevice59", "libswscale6"),
     ),
+    "s3torchconnector": Recipe("s3torchconnector", (("s3torchconnector",),)),
+    "obstore": Recipe("obstore", (("obstore",),)),
+    # Its raw datasets list a bucket by fsspec and read it by obstore.
+    "litdata": Recipe("litdata", (("litdata", "zstd", "s3fs", "obstore"),)),
+    "webdataset": Recipe("webdataset", (("webdataset",),), ("curl",)),
     # Its package names opencv-python, which needs a display's libraries, and pytorch_pfn_extras,
     # which only the GPU path imports.
     "ffcv": Recipe(
