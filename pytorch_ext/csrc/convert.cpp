@@ -492,7 +492,7 @@ PyObject *dict_from_stats(const fm_stats &stats) {
     FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 #define FM_X(name, meaning) \
-    ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.storage.name));
+    ok = ok && set_item(dict, #name, PyLong_FromUnsignedLongLong(stats.storage.name));
     FM_STORAGE_PART_FIELDS(FM_X)
 #undef FM_X
     ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));

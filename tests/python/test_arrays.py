@@ -218,7 +218,7 @@ def wrapped_default_collate(samples):
 
 def test_a_small_budget_means_few_slots_or_torchs_path():
     dataset = TensorDataset(random_tensor((64, 1 << 16), torch.float32))  # 256 KiB a row
-    loader = native_loader(dataset, batch_size=4, memory_budget=(14 << 20))
+    loader = native_loader(dataset, batch_size=4, memory_budget=(17 << 20))
     for got, want in zip(loader, DataLoader(dataset, batch_size=4), strict=True):
         assert_same_batch(got, want)
     assert 3 <= loader.stats().memory.n_slots <= 5

@@ -286,12 +286,16 @@ def test_slow_samples(tmp_path):
     for i in range(30):
         helpers.save_jpeg(tmp_path / "c" / f"{i:02}.jpg", 20, 20, seed=i)
     slow = helpers.save_jpeg(tmp_path / "c" / "slow.jpg", 1200, 1000)
-    loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=31)
-    list(loader)
-    first = loader.stats().slow_samples
-    assert len(first) == 16 and len({one.index for one in first}) == 16
-    assert [one.cost_ns for one in first] == sorted((one.cost_ns for one in first), reverse=True)
-    slowest = max(first, key=lambda one: one.decode_ns)
+    # A small image takes longer where its thread loses the CPU; hardly so ten times.
+    for _ in range(10):
+        loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=31)
+        list(loader)
+        first = loader.stats().slow_samples
+        costs = [one.cost_ns for one in first]
+        assert len({one.index for one in first}) == 16 and costs == sorted(costs, reverse=True)
+        slowest = max(first, key=lambda one: one.decode_ns)
+        if slowest.index == 30:
+            break
     assert (slowest.path, slowest.index, slowest.file_bytes) == (str(slow), 30, slow.stat().st_size)
     assert 0 < slowest.decode_ns and 0 < slowest.read_ns
     # They are kept after their native loader is closed, and merged with later ones.
@@ -302,7 +306,7 @@ def test_slow_samples(tmp_path):
     stats = loader.stats()
     assert len(stats.slow_samples) == 16 and 30 in {one.index for one in stats.slow_samples}
     by_index = {one.index: one.cost_ns for one in stats.slow_samples}
-    assert by_index[30] >= slowest.cost_ns
+    assert by_index[30] >= slowest.cost_ns  # the most of all epochs
     assert (stats - stats).slow_samples == ()
 
 

@@ -279,8 +279,8 @@ def _summary(
         "http_requests": counters["http_requests"],
         "http_bytes": counters["http_bytes"],
         "storage_wait_s": {
-            name.removesuffix("_ns"): counters[f"wait_{name}"] / 1e9
-            for name in ("storage_ns", *STORAGE_PARTS)
+            "storage": counters["wait_storage_ns"] / 1e9,
+            **{name.removesuffix("_ns"): counters[name] / 1e9 for name in STORAGE_PARTS},
         },
         "encoded_bytes": _encoded_bytes(run.images, len(epochs)),
         "native_samples": counters["native_samples"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.counting.records import CAUSES, STORAGE_PARTS
 from feedmill.profiling.log.reader import Run
 from feedmill.profiling.page.timeline import system_mean
 from feedmill.profiling.report import terms
@@ -112,6 +112,7 @@ def _from_steps(run: Run) -> dict[str, Any]:
         "wall_ns": sum(_wall_ns(part) for part in _epochs(steps)),
     }
     values |= {f"wait_{name}": int(steps[name].sum()) for name in CAUSES}
+    values |= {name: int(steps[name].sum()) for name in STORAGE_PARTS}
     measured = steps[steps["gpu_known"] > 0]
     values |= {
         "gpu_steps": len(measured),
