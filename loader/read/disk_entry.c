@@ -28,14 +28,16 @@ static void advance(struct iovec *parts, int n_parts, size_t n) {
     }
 }
 
-int fm_disk_entry_write(int file, fm_disk_header *header, const uint8_t *bytes, const char *name) {
-    memcpy(header->magic, MAGIC, sizeof(header->magic));
-    header->bytes_checksum = fm_checksum(bytes, header->n_bytes);
-    header->name_checksum = fm_checksum(name, header->name_bytes);
-    header->checksum = checksum_of(header);
-    struct iovec parts[] = {{header, sizeof(*header)},
-                            {(void *)(uintptr_t)bytes, header->n_bytes},
-                            {(void *)(uintptr_t)name, header->name_bytes}};
+int fm_disk_entry_write(int file, const fm_disk_header *header, const uint8_t *bytes,
+                        const char *name) {
+    fm_disk_header whole = *header; /* lookups read the other one meanwhile */
+    memcpy(whole.magic, MAGIC, sizeof(whole.magic));
+    whole.bytes_checksum = fm_checksum(bytes, whole.n_bytes);
+    whole.name_checksum = fm_checksum(name, whole.name_bytes);
+    whole.checksum = checksum_of(&whole);
+    struct iovec parts[] = {{&whole, sizeof(whole)},
+                            {(void *)(uintptr_t)bytes, whole.n_bytes},
+                            {(void *)(uintptr_t)name, whole.name_bytes}};
     for (uint64_t left = fm_disk_entry_bytes(header); left > 0;) {
         const ssize_t n = writev(file, parts, 3);
         if (n < 0 && errno == EINTR) continue;

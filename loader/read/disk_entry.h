@@ -25,8 +25,9 @@ static inline uint64_t fm_disk_entry_bytes(const fm_disk_header *header) {
     return sizeof(*header) + header->n_bytes + header->name_bytes;
 }
 
-/* Fills in magic and checksums, and writes all. 0 or an errno. */
-int fm_disk_entry_write(int file, fm_disk_header *header, const uint8_t *bytes, const char *name);
+/* Writes all, the header with its magic and checksums. 0 or an errno. */
+int fm_disk_entry_write(int file, const fm_disk_header *header, const uint8_t *bytes,
+                        const char *name);
 
 /* Where an entry's bytes go. */
 typedef struct fm_disk_memory {
