@@ -4,7 +4,7 @@
  * One thread runs all requests, on connections that are kept. Each read is a transfer, which makes
  * one attempt after the other (transfer.h, retry.h) until it has the object or range.
  *
- * With a disk cache, a pool of threads (reader_pread.c) takes the reads from the queue and looks
+ * With a disk cache, a pool of threads (reader_pool.c) takes the reads from the queue and looks
  * them up first; what it does not find is handed to that one thread.
  *
  * Redirects are followed here, and their requests carry no credentials once they lead to another
@@ -29,6 +29,7 @@
 #define LEAVE_LIMIT_NS (50u * (uint64_t)MS_NS)
 /* Threads that look up, as many of them as the disk needs. */
 #define MAX_LOOKUP_THREADS 32
+#define LOOKUP_STACK_BYTES ((size_t)256 << 10)
 /* Poll without anything to do; wake-ups end it. */
 #define IDLE_MS 10000
 
@@ -563,7 +564,8 @@ static int open_pool(fm_reader *reader, fm_error *error) {
     const uint32_t n_threads =
         reader->n_ops < MAX_LOOKUP_THREADS ? reader->n_ops : MAX_LOOKUP_THREADS;
     fm_lookups_init(&self->lookups, fm_remote_settings(self->remote));
-    return fm_reader_pool_open(reader, n_threads, look_up, error);
+    const fm_reader_pool_config pool = {n_threads, LOOKUP_STACK_BYTES, look_up};
+    return fm_reader_pool_open(reader, &pool, error);
 }
 
 /* The reader can't be opened: ends the pool. */

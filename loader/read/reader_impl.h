@@ -5,6 +5,7 @@
  *     reader_common.c   the text of the reason, and the reference count
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
+ *     reader_pool.c     threads for reads that block
  *     reader_pread.c, reader_uring.c, reader_http.c, reader_custom.c   the back ends
  *     lookups.c         what reader_http.c finds in the disk cache
  *
@@ -116,7 +117,7 @@ struct fm_reader {
     const fm_reader_backend *backend;
     fm_reader_fault fault;
     void *impl;
-    struct fm_pread *pool; /* of reader_pread.c; NULL: the back end has none */
+    struct fm_reader_pool *pool; /* NULL: the back end has none */
     fm_reader_op *ops;
     uint32_t n_ops;
 
@@ -222,20 +223,6 @@ int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_
 void fm_reader_finish(fm_reader *reader, fm_reader_op *op);
 /* Reads a whole file or range with blocking system calls (reader_pread.c). */
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
-/*
- * The pool of threads of reader_pread.c, for a back end with blocking reads: its own calls in
- * fm_reader_backend call these. read() is called with each read whose op->error is not set, not
- * locked. True: the read has ended. False: it was handed to another thread, and must not be touched
- * any more.
- */
-int fm_reader_pool_open(fm_reader *reader, uint32_t n_threads,
-                        bool (*read)(fm_reader *reader, fm_reader_op *op), fm_error *error);
-bool fm_reader_pool_wake_locked(fm_reader *reader);
-void fm_reader_pool_notify(fm_reader *reader);
-void fm_reader_pool_stop_locked(fm_reader *reader);
-void fm_reader_pool_leave(fm_reader *reader);
-/* Does nothing if there is no pool. */
-void fm_reader_pool_destroy(fm_reader *reader);
 /* Signals `quiet` if the reader is closing and nothing is in flight or open any more. */
 void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);
@@ -248,5 +235,25 @@ void fm_reader_set_held_locked(fm_reader *reader, bool is_held);
 
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);
+
+/* ---- threads for reads that block (reader_pool.c) -------------------------------------------- */
+
+typedef struct fm_reader_pool_config {
+    uint32_t n_threads; /* at most; there may be fewer, which is noted */
+    size_t stack_bytes;
+    /* Makes a read whose op->error is not set; not locked. True: it has ended. False: it was handed
+     * to another thread, and must not be touched any more. */
+    bool (*read)(fm_reader *reader, fm_reader_op *op);
+} fm_reader_pool_config;
+
+/* Opens reader->pool. A back end's own functions of fm_reader_backend call those that follow. */
+int fm_reader_pool_open(fm_reader *reader, const fm_reader_pool_config *config, fm_error *error);
+uint32_t fm_reader_pool_n_threads(const fm_reader *reader);
+bool fm_reader_pool_wake_locked(fm_reader *reader);
+void fm_reader_pool_notify(fm_reader *reader);
+void fm_reader_pool_stop_locked(fm_reader *reader);
+void fm_reader_pool_leave(fm_reader *reader);
+/* Does nothing if there is no pool. */
+void fm_reader_pool_destroy(fm_reader *reader);
 
 #endif
