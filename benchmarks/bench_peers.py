@@ -223,6 +223,13 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def machine(load: float, seconds: float) -> str:
+    """What a run of so many seconds was measured on, with the load average before it."""
+    return (f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, {platform.system()} "
+            f"{platform.release()}, Python {platform.python_version()}; load average {load:.2f} at "
+            f"the start; the run took {seconds / 60:.0f} min")
+
+
 def describe(args: argparse.Namespace, name: str, job: Job, load: float, seconds: float,
              entries: list[Entry]) -> list[tuple[str, str]]:
     """The facts about the run for the top of the results page."""
@@ -237,10 +244,7 @@ def describe(args: argparse.Namespace, name: str, job: Job, load: float, seconds
         ("command", f"`bench_peers.py {data}--classes {name} --rounds {args.rounds} {samples} "
                     f"--workers {job.workers}`"),
         ("date", datetime.date.today().isoformat()),
-        ("machine", f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, "
-                    f"{platform.system()} {platform.release()}, "
-                    f"Python {platform.python_version()}; load average {load:.2f} at the start; "
-                    f"the run took {seconds / 60:.0f} min"),
+        ("machine", machine(load, seconds)),
         ("images", f"{n_files} files of {size:,.0f} KB on average, page cache warm: "
                    f"{images.CLASSES[name]}{'' if args.data else ' (made images)'}"),
         ("epoch", f"{job.n_samples} samples, batches of {job.batch_size}, {job.workers} threads or "

@@ -20,7 +20,6 @@ import contextlib
 import datetime
 import os
 import pathlib
-import platform
 import subprocess
 import time
 
@@ -30,7 +29,7 @@ from bench_peers import (
     ROOT,
     Contestant,
     Entry,
-    cpu_model,
+    machine,
     make_images,
     measure,
     show,
@@ -117,9 +116,7 @@ def document(args: argparse.Namespace, job: Job, load: float, seconds: float,
         ("command", f"`bench_remote.py {'--data FOLDER ' if args.data else ''}--ms {args.ms} "
                     f"--rounds {args.rounds} --samples {job.n_samples}`"),
         ("date", datetime.date.today().isoformat()),
-        ("machine", f"{cpu_model()}, {len(cores())} CPUs, {platform.system()} "
-                    f"{platform.release()}, Python {platform.python_version()}; load average "
-                    f"{load:.2f} at the start; the run took {seconds / 60:.0f} min"),
+        ("machine", machine(load, seconds)),
         ("objects", f"{len(job.files())} of {n_bytes / 1000:,.0f} KB on average, {args.ms} ms from "
                     "a request to its answer, over HTTP on the loopback interface"),
         ("epoch", f"{job.n_samples} samples, batches of {job.batch_size}; all loaders on one core, "

@@ -186,8 +186,8 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
         cancel(reader, list);
         return;
     }
-    const uint64_t buffer_wait_ns = fm_reader_buffer_wait_ns_locked(reader, now_ns);
-    const uint64_t held_ns = fm_reader_held_ns_locked(reader, now_ns);
+    const uint64_t buffer_wait_ns = fm_reader_waits_ns_locked(&reader->buffer_waits, now_ns);
+    const uint64_t held_ns = fm_reader_waits_ns_locked(&reader->held_waits, now_ns);
     *reader->queue_end = list;
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;

@@ -379,7 +379,7 @@ static bool begin_new(fm_http_reader *self) {
         self->any_cancelled = false;
         if (!closing && !any_cancelled && has_room) op = next_op_locked(self);
         self->waits = !op && has_room;
-        fm_reader_set_held_locked(reader, !has_room && fm_flow_is_lowered(&self->flow));
+        fm_reader_wait_locked(&reader->held_waits, !has_room && fm_flow_is_lowered(&self->flow));
         pthread_mutex_unlock(&reader->lock);
         if (closing) return false;
         if (any_cancelled)

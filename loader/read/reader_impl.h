@@ -79,6 +79,12 @@ typedef struct fm_heap_buffer {
     uint64_t bytes; /* of the buffer, without this header */
 } fm_heap_buffer;
 
+/* How long the reader has waited for something. */
+typedef struct fm_reader_waits {
+    uint64_t since_ns; /* when the present wait began; 0: there is none */
+    uint64_t ended_ns; /* sum of the earlier ones */
+} fm_reader_waits;
+
 /* Fault injection, for tests. */
 typedef struct fm_reader_fault {
     uint64_t max_read_bytes; /* limit of one read; 0: none */
@@ -141,11 +147,8 @@ struct fm_reader {
     uint8_t *next_buffer; /* reserved for the head of the queue, or NULL */
     uint64_t next_capacity;
     int next_error; /* errno: why no buffer could be reserved; or 0 */
-    /* When the head of the queue began to wait only for a buffer, or 0; and the sum of all earlier
-     * waits of this kind. */
-    uint64_t buffer_wait_since_ns, buffer_wait_ns;
-    /* The same for reads that may not start as the server wants fewer requests. */
-    uint64_t held_since_ns, held_ns;
+    /* The head of the queue waits only for a buffer; or only as the server wants fewer requests. */
+    fm_reader_waits buffer_waits, held_waits;
     fm_read_stages ended;         /* sums over all reads that have ended */
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
@@ -226,12 +229,10 @@ void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
 /* Signals `quiet` if the reader is closing and nothing is in flight or open any more. */
 void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);
-/* How long heads of the queue have waited for buffers, up to now_ns. */
-uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns);
-
-/* How long the server's wish for fewer requests has kept reads from starting, up to now_ns. */
-uint64_t fm_reader_held_ns_locked(const fm_reader *reader, uint64_t now_ns);
-void fm_reader_set_held_locked(fm_reader *reader, bool is_held);
+/* A wait begins or ends; or goes on. */
+void fm_reader_wait_locked(fm_reader_waits *waits, bool is_waiting);
+/* How long all waits took, up to now_ns. */
+uint64_t fm_reader_waits_ns_locked(const fm_reader_waits *waits, uint64_t now_ns);
 
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);

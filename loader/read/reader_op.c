@@ -8,36 +8,23 @@
 #include "base/clock.h"
 #include "read/reader_impl.h"
 
-/* Starts or ends the head's wait for a buffer. */
-static void set_buffer_wait_locked(fm_reader *reader, bool is_short) {
-    if (is_short == (reader->buffer_wait_since_ns != 0)) return;
+void fm_reader_wait_locked(fm_reader_waits *waits, bool is_waiting) {
+    if (is_waiting == (waits->since_ns != 0)) return;
     const uint64_t now_ns = fm_clock_ns();
-    if (!is_short) reader->buffer_wait_ns += now_ns - reader->buffer_wait_since_ns;
-    reader->buffer_wait_since_ns = is_short ? now_ns : 0;
+    if (!is_waiting) waits->ended_ns += now_ns - waits->since_ns;
+    waits->since_ns = is_waiting ? now_ns : 0;
 }
 
-uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns) {
-    const uint64_t since_ns = reader->buffer_wait_since_ns;
-    return reader->buffer_wait_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
-}
-
-void fm_reader_set_held_locked(fm_reader *reader, bool is_held) {
-    if (is_held == (reader->held_since_ns != 0)) return;
-    const uint64_t now_ns = fm_clock_ns();
-    if (!is_held) reader->held_ns += now_ns - reader->held_since_ns;
-    reader->held_since_ns = is_held ? now_ns : 0;
-}
-
-uint64_t fm_reader_held_ns_locked(const fm_reader *reader, uint64_t now_ns) {
-    const uint64_t since_ns = reader->held_since_ns;
-    return reader->held_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
+uint64_t fm_reader_waits_ns_locked(const fm_reader_waits *waits, uint64_t now_ns) {
+    const uint64_t since_ns = waits->since_ns;
+    return waits->ended_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
 }
 
 bool fm_reader_ready_locked(fm_reader *reader) {
     const bool may_start = reader->queue && reader->free_ops;
     const bool ready = may_start && (reader->next_buffer || reader->next_error ||
                                      fm_reader_reserve_locked(reader));
-    set_buffer_wait_locked(reader, may_start && !ready);
+    fm_reader_wait_locked(&reader->buffer_waits, may_start && !ready);
     return ready;
 }
 
@@ -78,8 +65,9 @@ fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     const bool is_strong = read->etag && read->etag[0] == '"';
     snprintf(op->etag, sizeof(op->etag), "%s", is_strong ? read->etag : "");
     op->started_ns = fm_clock_ns();
-    read->buffer_wait_ns = reader->buffer_wait_ns - read->buffer_wait_ns;
-    read->times.held_ns = fm_reader_held_ns_locked(reader, op->started_ns) - read->times.held_ns;
+    read->buffer_wait_ns = reader->buffer_waits.ended_ns - read->buffer_wait_ns;
+    read->times.held_ns =
+        fm_reader_waits_ns_locked(&reader->held_waits, op->started_ns) - read->times.held_ns;
     read->times.queue = fm_read_stages_since(&reader->ended, &read->times.queue);
     return op;
 }

@@ -126,6 +126,18 @@ def native_loader(dataset, **options):
     return feedmill.DataLoader(dataset, **{"native": "require", "rng": "feedmill", **options})
 
 
+def remote_loader(dataset, **options):
+    """A loader on the native path with torch's random numbers, of seven images a batch."""
+    loader = feedmill.DataLoader(dataset, **{"batch_size": 7, "native": "require", **options})
+    assert loader.explain().startswith("native path")
+    return loader
+
+
+def images_of(loader):
+    """All images of an epoch."""
+    return torch.cat([images for images, _ in loader])
+
+
 def take(iterator):
     """The targets of the next batch, "end", or (type, first line) of the exception of next().
 

@@ -21,7 +21,7 @@ from feedmill.data import ImageList, imread
 from feedmill.remote import by_fsspec, names
 from feedmill.remote.sources import open_source
 from fsspec.implementations.memory import MemoryFileSystem
-from helpers import compose
+from helpers import compose, images_of, remote_loader
 from object_server import ObjectServer
 from torch.utils.data import DataLoader as TorchDataLoader
 from torchvision import transforms as T
@@ -74,16 +74,6 @@ def watched_names(stored):
     return [name.replace("memory://", "watched://") for name in stored[2]]
 
 
-def images_of(loader):
-    return torch.cat([images for images, _ in loader])
-
-
-def native_loader(dataset, **options):
-    loader = feedmill.DataLoader(dataset, **{"batch_size": 7, "native": "require", **options})
-    assert loader.explain().startswith("native path")
-    return loader
-
-
 class Own(ImageList):
     """A dataset of one's own with feedmill_item, whose paths feedmill can't know in advance."""
 
@@ -123,7 +113,7 @@ def test_batches_are_those_of_files(stored, transform, num_workers, kind):
     options = {"batch_size": 7, "num_workers": num_workers, "shuffle": True}
     torch.manual_seed(1)
     expected = images_of(TorchDataLoader(ImageList(paths, transform=transform), **options))
-    loader = native_loader(kind(urls, transform=transform), **options)
+    loader = remote_loader(kind(urls, transform=transform), **options)
     torch.manual_seed(1)
     assert torch.equal(images_of(loader), expected)
     assert loader.stats().decode.fallback_samples == 0
@@ -133,10 +123,10 @@ def test_batches_are_those_of_files(stored, transform, num_workers, kind):
 
 def test_explain(stored, monkeypatch):
     dataset = ImageList([*stored[2], "simplecache::memory://a.jpg"], transform=FIXED)
-    text = native_loader(dataset).explain()
+    text = remote_loader(dataset).explain()
     assert "network    read by fsspec (memory://, simplecache::memory://) in 16 threads" in text
     monkeypatch.setenv("FEEDMILL_FSSPEC_THREADS", "3")
-    assert "in 3 threads" in native_loader(dataset).explain()
+    assert "in 3 threads" in remote_loader(dataset).explain()
     loader = feedmill.DataLoader(dataset, native="off")
     assert "read by fsspec (memory://, simplecache::memory://)\n" in loader.explain() + "\n"
     monkeypatch.setenv("FEEDMILL_FSSPEC_THREADS", "none")
@@ -151,11 +141,11 @@ def test_mixed_with_files_and_http(stored):
         choices = (paths, urls, [server.url + path for path in paths])
         mixed = [choices[i % 3][i] for i in range(len(paths))]
         for kind in (ImageList, Own):
-            loader = native_loader(kind(mixed, transform=FIXED))
+            loader = remote_loader(kind(mixed, transform=FIXED))
             assert torch.equal(images_of(loader), expected)
             assert loader.stats().decode.fallback_samples == 0
     late = [*paths[:30], *urls[30:]]  # only later batches have names
-    assert torch.equal(images_of(native_loader(Own(late, transform=FIXED))), expected)
+    assert torch.equal(images_of(remote_loader(Own(late, transform=FIXED))), expected)
 
 
 @pytest.mark.parametrize("options", [{"native": "off"}, {"native": "hybrid"}, {"native": "verify"}])
@@ -176,7 +166,7 @@ def test_chains_and_workers(stored, tmp_path):
     zipped = [f"zip://{i}.jpg::file://{tmp_path}/all.zip" for i in range(len(paths))]
     for urls in (cached, zipped, [f"file://{path}" for path in paths]):
         dataset = ImageList(urls, transform=FIXED)
-        assert torch.equal(images_of(native_loader(dataset)), expected)
+        assert torch.equal(images_of(remote_loader(dataset)), expected)
         loader = feedmill.DataLoader(dataset, batch_size=7, num_workers=2, native="off")
         assert torch.equal(images_of(loader), expected)
 
@@ -192,7 +182,7 @@ def test_parts_and_imread(stored):
             item, target = super().feedmill_item(index)
             return ((item, 1000, len(whole) + 10 * target), target)
 
-    loader = native_loader(Parts(["memory://shard"] * 2, transform=FIXED), batch_size=1)
+    loader = remote_loader(Parts(["memory://shard"] * 2, transform=FIXED), batch_size=1)
     batches = iter(loader)
     assert torch.equal(next(batches)[0][0], ImageList(paths, transform=FIXED)[3][0])
     with pytest.raises(OSError, match="ends before.*dataset index 1"):
@@ -205,12 +195,12 @@ def test_parts_and_imread(stored):
 def test_formats_that_pillow_decodes(tmp_path):
     helpers.Image.fromarray(helpers.pixels(30, 40)).save(tmp_path / "a.bmp")
     path = str(tmp_path / "a.bmp")
-    mine = images_of(native_loader(ImageList([f"file://{path}"], transform=FIXED)))
-    assert torch.equal(mine, images_of(native_loader(ImageList([path], transform=FIXED))))
+    mine = images_of(remote_loader(ImageList([f"file://{path}"], transform=FIXED)))
+    assert torch.equal(mine, images_of(remote_loader(ImageList([path], transform=FIXED))))
 
 
 def test_cache(stored, watched):
-    loader = native_loader(ImageList(watched_names(stored), transform=FIXED), cache="ram:8MiB")
+    loader = remote_loader(ImageList(watched_names(stored), transform=FIXED), cache="ram:8MiB")
     expected = images_of(TorchDataLoader(stored[0], batch_size=7))
     for _ in range(3):
         assert torch.equal(images_of(loader), expected)
@@ -233,7 +223,7 @@ def test_several_reads_at_a_time(stored, watched, monkeypatch):
     monkeypatch.setenv("FEEDMILL_FSSPEC_THREADS", "4")
     together = threading.Barrier(4)
     monkeypatch.setattr(watched, "before", lambda path: together.wait(300))
-    loader = native_loader(ImageList(watched_names(stored), transform=FIXED))
+    loader = remote_loader(ImageList(watched_names(stored), transform=FIXED))
     assert torch.equal(images_of(loader), images_of(TorchDataLoader(stored[0], batch_size=7)))
 
 
@@ -241,7 +231,7 @@ def test_waits_are_for_storage(stored, watched, monkeypatch):
     pause = threading.Event()
     monkeypatch.setenv("FEEDMILL_FSSPEC_THREADS", "1")
     monkeypatch.setattr(watched, "before", lambda path: pause.wait(0.01))
-    loader = native_loader(ImageList(watched_names(stored), transform=FIXED))
+    loader = remote_loader(ImageList(watched_names(stored), transform=FIXED))
     list(loader)
     assert loader.stats().waits.storage_ns > 0
     assert loader.stats().io.read_ns > 0
@@ -286,7 +276,7 @@ def test_errors_name_the_object(stored, watched, monkeypatch, raised, kind):
 def test_on_error(stored, policy):
     urls = list(stored[2])
     urls[2] = "memory://gone.jpg"
-    loader = native_loader(ImageList(urls, transform=FIXED), on_error=policy)
+    loader = remote_loader(ImageList(urls, transform=FIXED), on_error=policy)
     assert len(images_of(loader)) == len(urls) - (policy == "skip")
     (error,) = loader.stats().sample_errors
     assert error.index == 2 and "FileNotFoundError" in error.cause
@@ -296,13 +286,13 @@ def test_what_is_no_image(stored):
     fsspec.filesystem("memory").pipe_file("/text", b"this is no image")
     dataset = ImageList([stored[2][0], "memory://text"], transform=FIXED)
     with pytest.raises(Exception, match="cannot identify image file.*dataset index 1"):
-        list(native_loader(dataset))
+        list(remote_loader(dataset))
 
 
 def test_schemes_that_are_not_known():
     with pytest.raises(ValueError, match=r"'feedmilltest://a' can't be read: .*does not know"):
-        list(native_loader(ImageList(["feedmilltest://a?secret"], transform=FIXED)))
-    loader = native_loader(ImageList(["feedmilltest://a"], transform=FIXED))
+        list(remote_loader(ImageList(["feedmilltest://a?secret"], transform=FIXED)))
+    loader = remote_loader(ImageList(["feedmilltest://a"], transform=FIXED))
     assert "feedmilltest:// can't be read" in loader.explain()
 
 
@@ -312,7 +302,7 @@ def test_packages_that_are_missing(monkeypatch):
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", no_package)
     with pytest.raises(ValueError, match="'az://c/a.jpg' can't be read.*pip install adlfs"):
-        list(native_loader(ImageList(["az://c/a.jpg"], transform=FIXED)))
+        list(remote_loader(ImageList(["az://c/a.jpg"], transform=FIXED)))
 
 
 def test_without_fsspec(stored, monkeypatch):
@@ -320,7 +310,7 @@ def test_without_fsspec(stored, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     message = r"'hf://a.jpg' can't be read.*pip install fsspec huggingface_hub"
     with pytest.raises(ValueError, match=message):
-        list(native_loader(ImageList(["hf://a.jpg"], transform=FIXED)))
+        list(remote_loader(ImageList(["hf://a.jpg"], transform=FIXED)))
     with pytest.raises(ValueError, match=message):
         ImageList(["hf://a.jpg"])[0]
 
@@ -354,7 +344,7 @@ def test_an_epoch_that_is_left_during_reads(stored, hanging, num_workers):
     """Neither leaving it nor the first batch waits for reads that hang."""
     dataset, begun, may_go_on = hanging
     dataset.paths[:7] = stored[1][:7]
-    loader = native_loader(dataset, num_workers=num_workers)
+    loader = remote_loader(dataset, num_workers=num_workers)
     iterator = iter(loader)
     next(iterator)
     assert begun.wait(600)
@@ -365,7 +355,7 @@ def test_an_epoch_that_is_left_during_reads(stored, hanging, num_workers):
 
 def test_interrupt(stored, hanging):
     dataset, begun, may_go_on = hanging
-    loader = native_loader(dataset)
+    loader = remote_loader(dataset)
     interrupt = threading.Thread(
         target=lambda: (begun.wait(600), os.kill(os.getpid(), signal.SIGINT)))
     interrupt.start()
@@ -401,7 +391,7 @@ begun.wait()
 
 
 def test_forked_child(stored):
-    loader = native_loader(ImageList(stored[2], transform=FIXED))
+    loader = remote_loader(ImageList(stored[2], transform=FIXED))
     expected = images_of(loader)
 
     def child():

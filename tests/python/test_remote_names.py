@@ -17,7 +17,7 @@ import torch
 from feedmill._ops import native
 from feedmill.data import ImageList, imread
 from feedmill.remote import names, process
-from helpers import compose
+from helpers import compose, images_of, remote_loader
 from object_server import ObjectServer, without_settings
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -42,16 +42,6 @@ def served(small_images):
     paths = [path for path, _ in folder.samples]
     with ObjectServer({path: open(path, "rb").read() for path in paths}) as server:
         yield server, folder, paths, [server.url + path for path in paths]
-
-
-def images_of(loader):
-    return torch.cat([images for images, _ in loader])
-
-
-def native_loader(dataset, **options):
-    loader = feedmill.DataLoader(dataset, **{"batch_size": 7, "native": "require", **options})
-    assert loader.explain().startswith("native path")
-    return loader
 
 
 class Own(Dataset):
@@ -104,7 +94,7 @@ def test_names_in_messages():
 
 def test_native_pixels_are_those_of_files(served):
     server, folder, paths, urls = served
-    loader = native_loader(ImageList(urls, transform=FIXED))
+    loader = remote_loader(ImageList(urls, transform=FIXED))
     assert f"read over the network: {server.url}" in loader.explain()
     expected = images_of(TorchDataLoader(folder, batch_size=7))
     for _ in range(2):
@@ -115,14 +105,14 @@ def test_native_pixels_are_those_of_files(served):
 
 def test_own_dataset_without_a_list_of_paths(served):
     server, folder, paths, urls = served
-    loader = native_loader(Own(urls))
+    loader = remote_loader(Own(urls))
     expected = images_of(TorchDataLoader(folder, batch_size=7))
     for num_workers in (0, 2):
-        loader = native_loader(Own(urls), num_workers=num_workers)
+        loader = remote_loader(Own(urls), num_workers=num_workers)
         assert torch.equal(images_of(loader), expected)
         assert loader.stats().decode.fallback_samples == 0
     # Files need no connection.
-    loader = native_loader(Own(paths))
+    loader = remote_loader(Own(paths))
     assert torch.equal(images_of(loader), expected)
     assert "http" not in loader.stats().io.reader
 
@@ -131,9 +121,9 @@ def test_files_and_objects_in_one_batch(served):
     _, folder, paths, urls = served
     expected = images_of(TorchDataLoader(folder, batch_size=7))
     mixed = [url if i % 2 else path for i, (path, url) in enumerate(zip(paths, urls))]
-    assert torch.equal(images_of(native_loader(ImageList(mixed, transform=FIXED))), expected)
+    assert torch.equal(images_of(remote_loader(ImageList(mixed, transform=FIXED))), expected)
     late = [*paths[:30], *urls[30:]]  # only later batches have names
-    assert torch.equal(images_of(native_loader(Own(late))), expected)
+    assert torch.equal(images_of(remote_loader(Own(late))), expected)
 
 
 @pytest.mark.parametrize("options", [
@@ -164,8 +154,8 @@ def test_formats_that_pillow_decodes(tmp_path, small_images):
     with ObjectServer(data) as server:
         urls = [f"{server.url}/a.bmp", f"{server.url}/b.jpg"]
         files = [str(tmp_path / "a.bmp"), str(tmp_path / "b.jpg")]
-        mine = images_of(native_loader(ImageList(urls, transform=FIXED)))
-        assert torch.equal(mine, images_of(native_loader(ImageList(files, transform=FIXED))))
+        mine = images_of(remote_loader(ImageList(urls, transform=FIXED)))
+        assert torch.equal(mine, images_of(remote_loader(ImageList(files, transform=FIXED))))
 
 
 def test_imread_and_ranges(served):
@@ -175,8 +165,8 @@ def test_imread_and_ranges(served):
     whole = server.objects[paths[3]]
     server.objects["/shard.tar"] = b"x" * 1000 + whole + b"y" * 1000
     shard = f"{server.url}/shard.tar"
-    loader = native_loader(Own([(shard, 1000, len(whole)), urls[4]]))
-    expected = images_of(native_loader(ImageList(paths[3:5], transform=FIXED)))
+    loader = remote_loader(Own([(shard, 1000, len(whole)), urls[4]]))
+    expected = images_of(remote_loader(ImageList(paths[3:5], transform=FIXED)))
     assert torch.equal(images_of(loader), expected)
     assert process.fetch(shard, 1000, len(whole)) == whole
     assert process.fetch(shard)[:3] == b"xxx"
@@ -186,7 +176,7 @@ def test_imread_and_ranges(served):
 
 def test_cache(served):
     server, folder, _, urls = served
-    loader = native_loader(ImageList(urls, transform=FIXED), cache="ram:8MiB")
+    loader = remote_loader(ImageList(urls, transform=FIXED), cache="ram:8MiB")
     expected = images_of(TorchDataLoader(folder, batch_size=7))
     for _ in range(3):
         assert torch.equal(images_of(loader), expected)
@@ -196,7 +186,7 @@ def test_cache(served):
 def test_waits_tell_what_reads_did(served):
     server, _, _, urls = served
     server.status = lambda path: time.sleep(0.05) or 200
-    loader = native_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
+    loader = remote_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
     images_of(loader)
     stats = loader.stats()
     assert helpers.inexact_pieces(stats.steps, stats.flat()) == []
@@ -227,7 +217,7 @@ def test_missing_objects_are_named_without_secrets(served):
 def test_refused_objects(served):
     server, _, paths, urls = served
     server.status = lambda path: 403 if path == paths[2] else 200
-    loader = native_loader(ImageList(urls, transform=FIXED))
+    loader = remote_loader(ImageList(urls, transform=FIXED))
     with pytest.raises(PermissionError, match="HTTP 403.*dataset index 2"):
         list(loader)
     # A refused object is not asked for again and again.
@@ -238,7 +228,7 @@ def test_refused_objects(served):
 def test_on_error(served, policy):
     server, _, paths, urls = served
     server.status = lambda path: 404 if path == paths[2] else 200
-    loader = native_loader(ImageList(urls, transform=FIXED), on_error=policy)
+    loader = remote_loader(ImageList(urls, transform=FIXED), on_error=policy)
     images = images_of(loader)
     assert len(images) == len(urls) - (policy == "skip")
     (error,) = loader.stats().sample_errors
@@ -249,7 +239,7 @@ def test_what_is_no_image(served):
     server, _, _, urls = served
     server.objects["/text"] = b"this is no image"
     with pytest.raises(Exception, match="cannot identify image file.*dataset index 1"):
-        list(native_loader(ImageList([urls[0], f"{server.url}/text"], transform=FIXED)))
+        list(remote_loader(ImageList([urls[0], f"{server.url}/text"], transform=FIXED)))
 
 
 def test_a_server_that_is_gone(monkeypatch):
@@ -257,7 +247,7 @@ def test_a_server_that_is_gone(monkeypatch):
         url = f"{server.url}/a.jpg"
     monkeypatch.setenv("FEEDMILL_REMOTE_GIVE_UP", "0.01")
     with pytest.raises(OSError, match="a.jpg"):
-        list(native_loader(ImageList([url], transform=FIXED)))
+        list(remote_loader(ImageList([url], transform=FIXED)))
     with pytest.raises(OSError, match="a.jpg"):
         ImageList([url])[0]
 
@@ -270,7 +260,7 @@ def test_invalid_names(name, why):
     with pytest.raises(OSError, match=why):
         process.fetch(name)
     with pytest.raises(OSError, match=why):
-        list(native_loader(ImageList([name], transform=FIXED)))
+        list(remote_loader(ImageList([name], transform=FIXED)))
 
 
 def test_interrupted_fetch(served):
@@ -299,7 +289,7 @@ def test_interrupted_fetch(served):
 def test_a_forked_child_reads_by_itself(served):
     server, _, paths, urls = served
     dataset = ImageList(urls, transform=FIXED)
-    loader = native_loader(dataset)
+    loader = remote_loader(dataset)
     expected = images_of(loader)
     assert process.fetch(urls[0])
     pid = os.fork()
@@ -333,7 +323,7 @@ def test_threads_end_with_the_process(served):
 def test_invalid_settings(monkeypatch, variable, value, message):
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=message) as caught:
-        list(native_loader(ImageList(["s3://bucket/a.jpg"], transform=FIXED)))
+        list(remote_loader(ImageList(["s3://bucket/a.jpg"], transform=FIXED)))
     assert "secret" not in str(caught.value)
 
 
@@ -342,7 +332,7 @@ def test_settings_that_change_between_epochs(served, monkeypatch):
     data = {f"/other/bucket{path}": server.objects[path] for path in paths}
     data.update({f"/bucket{path}": b"no image" for path in paths})
     server.objects.update(data)
-    loader = native_loader(ImageList([f"s3://bucket{path}" for path in paths], transform=FIXED))
+    loader = remote_loader(ImageList([f"s3://bucket{path}" for path in paths], transform=FIXED))
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     with pytest.raises(Exception, match="cannot identify"):
         list(loader)

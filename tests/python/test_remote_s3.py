@@ -10,7 +10,7 @@ from feedmill._ops import native
 from feedmill.cli import cli
 from feedmill.data import ImageList, imread
 from feedmill.remote import process
-from helpers import compose
+from helpers import compose, images_of
 from moto_server import client_of
 from object_server import ObjectServer, without_settings
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -60,10 +60,6 @@ def keys(moto, environment):
     environment.setenv("AWS_ACCESS_KEY_ID", moto[1])
     environment.setenv("AWS_SECRET_ACCESS_KEY", moto[2])
     return environment
-
-
-def images_of(loader):
-    return torch.cat([images for images, _ in loader])
 
 
 def loader_of(names, **options):

@@ -1,6 +1,6 @@
 /* The reader's HTTP back end with a disk cache: what is fetched once, versions, and faults. */
 #define _GNU_SOURCE
-#include "http_server.h"
+#include "http_get.h"
 #include "read/disk_cache.h"
 #include "read/readers.h"
 #include "read/remote.h"
@@ -68,22 +68,11 @@ static void session_close(session *self) {
     fm_remote_close(&self->remote);
 }
 
-typedef struct get {
-    fm_read read;
-    char url[256], why[224];
-} get;
-
-static void get_init(get *self, const char *path) {
-    *self = (get){0};
-    snprintf(self->url, sizeof(self->url), "http://127.0.0.1:%d%s", test_http_port(server), path);
-    self->read = (fm_read){.path = self->url, .why = self->why, .why_bytes = sizeof(self->why)};
-}
-
 /* Reads a range, or, for 0 bytes, the object of N_BYTES. Returns the error. */
 static int read_part(session *self, const char *path, uint32_t seed, uint64_t offset,
                      uint64_t n_bytes, const char *etag, fm_read_object *first) {
     get one;
-    get_init(&one, path);
+    get_init(&one, server, path);
     one.read.offset_bytes = offset;
     one.read.range_bytes = n_bytes;
     one.read.etag = etag;
@@ -299,7 +288,7 @@ static void many_at_once(void **state) {
         const int n = round == 0 ? N / 2 : N;
         for (int i = 0; i < n; i++) {
             snprintf(path, sizeof(path), "/%d", i);
-            get_init(&gets[i], path);
+            get_init(&gets[i], server, path);
             gets[i].read.next = i + 1 < n ? &gets[i + 1].read : NULL;
         }
         fm_reader_submit(self.reads.reader, &gets[0].read);
@@ -327,7 +316,7 @@ static void cancel_and_close_end_all(void **state) {
         test_http_script(server, "/slow", "delay=300000");
         const size_t n_before = test_reads_n_done(&self.reads);
         for (int i = 0; i < N; i++) {
-            get_init(&gets[i], i % 2 ? "/slow" : "/a");
+            get_init(&gets[i], server, i % 2 ? "/slow" : "/a");
             gets[i].read.next = i + 1 < N ? &gets[i + 1].read : NULL;
         }
         fm_reader_submit(self.reads.reader, &gets[0].read);

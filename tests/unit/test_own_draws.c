@@ -12,19 +12,11 @@
 
 #include <cmocka.h>
 
+#include "seeded.h"
 #include "transform/draws.h"
 #include "transform/op_check.h"
 
 enum { N_DRAWS = 1000 };
-
-static fm_mt19937 seeded(uint32_t seed) {
-    fm_mt19937 generator = {.words = {seed}, .next = FM_MT19937_N};
-    for (uint32_t i = 1; i < FM_MT19937_N; i++) {
-        const uint32_t before = generator.words[i - 1];
-        generator.words[i] = 1812433253u * (before ^ before >> 30) + i;
-    }
-    return generator;
-}
 
 static fm_draw draw_of(const fm_op *op, fm_streams *streams) {
     const fm_draw_key key = {.streams = streams};

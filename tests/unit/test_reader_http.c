@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "http_server.h"
+#include "http_get.h"
 #include "read/readers.h"
 #include "read/remote.h"
 #include "reads.h"
@@ -59,21 +59,10 @@ static void session_close(session *self) {
     fm_remote_close(&self->remote);
 }
 
-typedef struct get {
-    fm_read read;
-    char url[256], why[224];
-} get;
-
-static void get_init(get *self, const char *path) {
-    *self = (get){0};
-    snprintf(self->url, sizeof(self->url), "http://127.0.0.1:%d%s", test_http_port(server), path);
-    self->read = (fm_read){.path = self->url, .why = self->why, .why_bytes = sizeof(self->why)};
-}
-
 /* Reads an object, or a range of it, and waits. */
 static get get_range(session *self, const char *path, uint64_t offset, uint64_t n_bytes) {
     get one;
-    get_init(&one, path);
+    get_init(&one, server, path);
     one.read.path = one.url;
     one.read.why = one.why;
     one.read.offset_bytes = offset;
@@ -183,7 +172,7 @@ static void first_ranges_take_a_new_version(void **state) {
         get one;
         put("/pack", i, N_BYTES + i);
         test_http_script(server, "/pack", scripts[i]);
-        get_init(&one, "/pack");
+        get_init(&one, server, "/pack");
         one.read.range_bytes = 100;
         one.read.first = &object;
         submit_one(self.reads.reader, &one.read);
@@ -227,7 +216,7 @@ static void ranges_read_together_notice_changes(void **state) {
     test_http_script(server, "/pack", "delay=200,etag=a delay=200,no-if-match,etag=b");
     get gets[2];
     for (int i = 0; i < 2; i++) {
-        get_init(&gets[i], "/pack");
+        get_init(&gets[i], server, "/pack");
         gets[i].read.range_bytes = 1000;
         submit_one(self.reads.reader, &gets[i].read);
     }
@@ -244,7 +233,7 @@ static void ranges_read_together_notice_changes(void **state) {
 
 static get get_version(session *self, const char *path, const char *etag, uint64_t n_bytes) {
     get one;
-    get_init(&one, path);
+    get_init(&one, server, path);
     one.read.path = one.url;
     one.read.why = one.why;
     one.read.etag = etag;
@@ -342,7 +331,7 @@ static void passing_faults_are_survived(void **state) {
         snprintf(path, sizeof(path), "/%u", i);
         put(path, i, N_BYTES + i);
         test_http_script(server, path, passing[i]);
-        get_init(&gets[i], path);
+        get_init(&gets[i], server, path);
         submit_one(self.reads.reader, &gets[i].read);
     }
     assert_true(test_reads_wait(&self.reads, N_PASSING));
@@ -633,7 +622,7 @@ static void absent_servers_are_reported(void **state) {
              test_http_port(server));
     assert_int_equal(one.read.error, FM_READ_REMOTE);
     if (!strstr(one.why, expected)) fail_msg("%s", one.why);
-    get_init(&one, "");
+    get_init(&one, server, "");
     /* A label of more than 63 characters: no server of names is asked. */
     static const char name[] =
         "this-label-of-a-name-is-longer-than-the-63-characters-that-it-may-have";
@@ -654,7 +643,7 @@ static void submit_many(session *self, get *gets, size_t n_bytes) {
         char path[32];
         snprintf(path, sizeof(path), "/%u", i);
         put(path, i, n_bytes + i);
-        get_init(&gets[i], path);
+        get_init(&gets[i], server, path);
         /* A third are ranges. */
         if (i % 3 == 0) {
             gets[i].read.offset_bytes = 10;
@@ -875,7 +864,7 @@ static void bad_names_are_reported(void **state) {
     static const char *const names[] = {"http://", "http://host:99999/", "http://[::1/"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         get one;
-        get_init(&one, "");
+        get_init(&one, server, "");
         one.read.path = names[i];
         submit_one(self.reads.reader, &one.read);
         assert_ptr_equal(test_reads_pop(&self.reads), &one.read);
@@ -948,7 +937,7 @@ static get get_tls(const tls_server *tls, const char *host, const char *ca_bundl
     settings.ca_bundle = ca_bundle;
     session_open(&self, &settings, (fm_reader_config){0});
     get one;
-    get_init(&one, "");
+    get_init(&one, server, "");
     snprintf(one.url, sizeof(one.url), "https://%s:%d/object", host, tls->port);
     one.read.path = one.url;
     one.read.why = one.why;

@@ -6,16 +6,7 @@
 #include <cmocka.h>
 
 #include "base/normals.h"
-
-/* init_genrand(): the state behind torch.manual_seed(seed). */
-static fm_mt19937 seeded(uint32_t seed) {
-    fm_mt19937 generator = {.words = {seed}, .next = FM_MT19937_N};
-    for (uint32_t i = 1; i < FM_MT19937_N; i++) {
-        const uint32_t last = generator.words[i - 1];
-        generator.words[i] = 1812433253u * (last ^ last >> 30) + i;
-    }
-    return generator;
-}
+#include "seeded.h"
 
 /* C++ requires the last of these of std::mt19937: the 10,000th word for seed 5489. */
 static void the_words_are_those_of_mt19937(void **state) {
