@@ -83,6 +83,8 @@ typedef struct fm_storage_parts {
     X(http_requests, "requests for objects that have ended, each attempt and redirect")        \
     X(http_retries, "those that followed a failure")                                           \
     X(http_refused, "those that were answered with status 429 or 503: too many")               \
+    X(http_hedged, "second requests for what was not answered for long")                       \
+    X(http_shared, "ranges of packs that came with another one's request")                     \
     X(http_bytes, "bytes of the bodies of responses, whether of use or not")                   \
     X(http_connect_ns, "sum over requests of the time until the connection was ready")         \
     X(http_first_byte_ns, "sum over requests of the time from then to the response")           \

@@ -39,6 +39,8 @@ static void add_reader(const fm_reader_stats *reader, fm_stats *out) {
     out->http_requests = reader->n_requests;
     out->http_retries = reader->n_retries;
     out->http_refused = reader->n_refused;
+    out->http_hedged = reader->n_hedged;
+    out->http_shared = reader->n_shared;
     out->http_bytes = reader->fetched_bytes;
     out->http_connect_ns = reader->connect_ns;
     out->http_first_byte_ns = reader->first_byte_ns;

@@ -8,16 +8,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #define RECEIVE_BYTES (128L << 10)
+#define MS_NS 1000000u
+/* Sockets that are served between two waits. */
+#define MAX_EVENTS 64
 
 struct fm_http {
     CURLM *multi;
     char *ca_bundle;
     fm_http_settings settings;
+    bool is_multiplexed;
+    /* libcurl's sockets are waited for by epoll: its own wait looks at all of them each time. */
+    int epoll, wakeup; /* wakeup: an eventfd */
+    uint64_t
+        timer_ns; /* when libcurl wants to be called; UINT64_MAX: not before a socket is ready */
+    struct epoll_event events[MAX_EVENTS]; /* of the latest wait */
+    int n_events;
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -45,6 +58,46 @@ static const char *default_ca_bundle(void) {
     return NULL;
 }
 
+/* libcurl's CURLMOPT_SOCKETFUNCTION: what it waits for on a socket has changed. */
+static int on_socket(CURL *easy, curl_socket_t socket, int what, void *user, void *of_socket) {
+    (void)easy;
+    (void)of_socket;
+    const fm_http *const http = user;
+    struct epoll_event event = {.data.fd = socket};
+    if (what == CURL_POLL_IN || what == CURL_POLL_INOUT) event.events |= EPOLLIN;
+    if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT) event.events |= EPOLLOUT;
+    if (what == CURL_POLL_REMOVE)
+        epoll_ctl(http->epoll, EPOLL_CTL_DEL, socket, NULL); /* fails if it is closed already */
+    else if (epoll_ctl(http->epoll, EPOLL_CTL_MOD, socket, &event) && errno == ENOENT)
+        return epoll_ctl(http->epoll, EPOLL_CTL_ADD, socket, &event);
+    return 0;
+}
+
+/* CURLMOPT_TIMERFUNCTION: it wants to be called after so many milliseconds; -1: not at all. */
+static int on_timer(CURLM *multi, long timeout_ms, void *user) {
+    (void)multi;
+    fm_http *const http = user;
+    http->timer_ns = timeout_ms < 0 ? UINT64_MAX : fm_clock_ns() + (uint64_t)timeout_ms * MS_NS;
+    return 0;
+}
+
+/* False: FM_ERR_NOMEM, or too many files are open. */
+static bool open_waits(fm_http *http) {
+    http->multi = curl_multi_init();
+    http->epoll = epoll_create1(EPOLL_CLOEXEC);
+    http->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    http->timer_ns = UINT64_MAX;
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = http->wakeup};
+    if (!http->multi || http->epoll < 0 || http->wakeup < 0 ||
+        epoll_ctl(http->epoll, EPOLL_CTL_ADD, http->wakeup, &event))
+        return false;
+    curl_multi_setopt(http->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http);
+    curl_multi_setopt(http->multi, CURLMOPT_TIMERFUNCTION, on_timer);
+    curl_multi_setopt(http->multi, CURLMOPT_TIMERDATA, http);
+    return true;
+}
+
 int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *error) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_curl);
@@ -55,12 +108,12 @@ int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *erro
     fm_http *const http = fm_mem_zalloc(NULL, 1, sizeof(*http));
     if (!http) return fm_error_set(error, FM_ERR_NOMEM, "no memory for HTTP");
     http->settings = *settings;
-    http->multi = curl_multi_init();
+    const bool has_waits = open_waits(http);
     const char *const ca_bundle = settings->ca_bundle ? settings->ca_bundle : default_ca_bundle();
     if (ca_bundle) http->settings.ca_bundle = http->ca_bundle = strdup(ca_bundle);
-    if (!http->multi || (ca_bundle && !http->ca_bundle)) {
+    if (!has_waits || (ca_bundle && !http->ca_bundle)) {
         fm_http_close(http);
-        return fm_error_set(error, FM_ERR_NOMEM, "no memory for libcurl");
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory, or no file descriptors, for HTTP");
     }
     curl_multi_setopt(http->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_MULTIPLEX);
     curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)settings->n_connections);
@@ -69,7 +122,9 @@ int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *erro
 }
 
 void fm_http_close(fm_http *http) {
-    curl_multi_cleanup(http->multi);
+    if (http->multi) curl_multi_cleanup(http->multi);
+    if (http->epoll >= 0) close(http->epoll);
+    if (http->wakeup >= 0) close(http->wakeup);
     free(http->ca_bundle);
     fm_mem_free(http);
 }
@@ -193,7 +248,21 @@ void fm_http_request_free(fm_http_request *request) {
 
 void fm_http_run(fm_http *http) {
     int n_running;
-    curl_multi_perform(http->multi, &n_running);
+    for (int i = 0; i < http->n_events; i++) {
+        const struct epoll_event *const event = &http->events[i];
+        const int ready = (event->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                          (event->events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                          (event->events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+        uint64_t n;
+        if (event->data.fd != http->wakeup)
+            curl_multi_socket_action(http->multi, event->data.fd, ready, &n_running);
+        else if (read(http->wakeup, &n, sizeof(n)) < 0)
+            continue; /* it was read already */
+    }
+    http->n_events = 0;
+    if (http->timer_ns > fm_clock_ns()) return;
+    http->timer_ns = UINT64_MAX;
+    curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &n_running);
 }
 
 fm_http_request *fm_http_next(fm_http *http, int *code) {
@@ -203,16 +272,29 @@ fm_http_request *fm_http_next(fm_http *http, int *code) {
         fm_http_request *request = NULL;
         *code = (int)message->data.result;
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)(void *)&request);
+        long version = 0;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_HTTP_VERSION, &version);
+        if (version) http->is_multiplexed = version >= CURL_HTTP_VERSION_2_0;
         return request;
     }
     return NULL;
 }
 
 void fm_http_wait(fm_http *http, int timeout_ms) {
-    curl_multi_poll(http->multi, NULL, 0, timeout_ms, NULL);
+    const uint64_t now_ns = fm_clock_ns();
+    const uint64_t left_ns = http->timer_ns > now_ns ? http->timer_ns - now_ns : 0;
+    if (left_ns < (uint64_t)timeout_ms * MS_NS) timeout_ms = (int)((left_ns + MS_NS - 1) / MS_NS);
+    const int n = epoll_wait(http->epoll, http->events, MAX_EVENTS, timeout_ms);
+    http->n_events = n > 0 ? n : 0;
 }
 
-void fm_http_wake(fm_http *http) { curl_multi_wakeup(http->multi); }
+bool fm_http_is_multiplexed(const fm_http *http) { return http->is_multiplexed; }
+
+void fm_http_wake(fm_http *http) {
+    const uint64_t one = 1;
+    const ssize_t n = write(http->wakeup, &one, sizeof(one));
+    (void)n; /* fails only if 2^64 wake-ups are pending */
+}
 
 /* ---- how a request ended --------------------------------------------------------------------- */
 

@@ -65,13 +65,15 @@ bool fm_http_begin(fm_http *http, fm_http_request *request, const char *url,
 void fm_http_end(fm_http_request *request);
 void fm_http_request_free(fm_http_request *request);
 
-/* Reads and writes what can be without waiting. */
+/* Reads and writes what the latest fm_http_wait() found ready. */
 void fm_http_run(fm_http *http);
 /* A request that has come to its end by itself, and still needs fm_http_end(); or NULL. *code is
  * for fm_http_judge(). */
 fm_http_request *fm_http_next(fm_http *http, int *code);
 /* Waits until there is something to do, or for the timeout. */
 void fm_http_wait(fm_http *http, int timeout_ms);
+/* Whether the latest response came by HTTP/2, by which requests share a connection. */
+bool fm_http_is_multiplexed(const fm_http *http);
 /* Ends the wait. Any thread. */
 void fm_http_wake(fm_http *http);
 

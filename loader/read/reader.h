@@ -92,9 +92,10 @@ typedef struct fm_reader_stats {
     uint32_t depth;   /* actual maximum of reads in flight, after the system's limits */
     uint32_t n_threads;
     /* Of objects: all attempts, redirects included; those after a failure; those that were answered
-     * with 429 or 503; bytes of bodies, whether of use or not. Then sums over attempts: until the
+     * with 429 or 503; second requests for what was not answered; reads that came with the request
+     * of another one; bytes of bodies, whether of use or not. Then sums over attempts: until the
      * connection was ready, until the response began, until it ended; and the pauses. */
-    uint64_t n_requests, n_retries, n_refused, fetched_bytes;
+    uint64_t n_requests, n_retries, n_refused, n_hedged, n_shared, fetched_bytes;
     uint64_t connect_ns, first_byte_ns, transfer_ns, retry_ns;
     /* Of objects, with a disk cache: read from there, those that the server has confirmed included;
      * their bytes; and those that were fetched. */

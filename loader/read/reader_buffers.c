@@ -15,33 +15,14 @@
 
 /* ---- file sizes ------------------------------------------------------------------------------ */
 
-/* The upper bound of bucket c of the histogram is (5 + c % 4) << (c / 4): four buckets per octave.
- */
-static uint64_t bucket_bytes(uint32_t bucket) { return (uint64_t)(5 + bucket % 4) << bucket / 4; }
-
-static uint32_t bucket_of(uint64_t bytes) {
-    uint32_t bucket = 0;
-    if (bytes > 8) bucket = 4 * (61 - (uint32_t)__builtin_clzll(bytes - 1));
-    if (bucket >= FM_READER_SIZE_BUCKETS - 4) bucket = FM_READER_SIZE_BUCKETS - 4;
-    while (bucket < FM_READER_SIZE_BUCKETS - 1 && bucket_bytes(bucket) < bytes) bucket++;
-    return bucket;
-}
-
 void fm_reader_record_size_locked(fm_reader *reader, uint64_t bytes) {
-    reader->size_counts[bucket_of(bytes)]++;
-    if (++reader->n_sizes < MAX_SIZES) return;
-    reader->n_sizes = 0;
-    for (int i = 0; i < FM_READER_SIZE_BUCKETS; i++) reader->n_sizes += reader->size_counts[i] /= 2;
+    fm_histogram_add(&reader->sizes, bytes, MAX_SIZES);
 }
 
 /* At most a sixteenth of the buffers: a guess must not keep other files from starting. */
 static uint64_t guess_size_locked(const fm_reader *reader) {
     uint64_t guess = FIRST_GUESS_BYTES;
-    if (reader->n_sizes >= 8) {
-        uint32_t left = reader->n_sizes * COVERED_PERCENT / 100, bucket = 0;
-        while (left > reader->size_counts[bucket]) left -= reader->size_counts[bucket++];
-        guess = bucket_bytes(bucket);
-    }
+    if (reader->sizes.n >= 8) guess = fm_histogram_percentile(&reader->sizes, COVERED_PERCENT);
     const uint64_t most = reader->arena.block_bytes / 16;
     if (guess > most) guess = most;
     return guess < MIN_GUESS_BYTES ? MIN_GUESS_BYTES : guess;

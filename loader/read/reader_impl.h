@@ -20,6 +20,7 @@
 #include <stdbool.h>
 
 #include "base/digest.h"
+#include "base/histogram.h"
 #include "base/thread.h"
 #include "read/arena.h"
 #include "read/file_cache.h"
@@ -32,8 +33,6 @@
 #define FM_READER_MAX_READ_BYTES (1u << 30)
 /* How often EAGAIN is retried for one file. */
 #define FM_READER_MAX_RETRIES 100
-/* Buckets of the histogram of file sizes: four per octave, up to 2^40 bytes. */
-#define FM_READER_SIZE_BUCKETS 160
 
 /*
  * A read in flight. It holds a copy of the path, and `read` is its only pointer to the caller's
@@ -153,8 +152,7 @@ struct fm_reader {
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
     fm_file_cache file_cache;
-    uint32_t size_counts[FM_READER_SIZE_BUCKETS];
-    uint32_t n_sizes;
+    fm_histogram sizes; /* of files, from which those that are not known are guessed */
 
     fm_reader_stats stats;
     uint64_t n_completions; /* of reads, by io_uring */
@@ -251,6 +249,9 @@ typedef struct fm_reader_pool_config {
 int fm_reader_pool_open(fm_reader *reader, const fm_reader_pool_config *config, fm_error *error);
 uint32_t fm_reader_pool_n_threads(const fm_reader *reader);
 bool fm_reader_pool_wake_locked(fm_reader *reader);
+/* A read has ended that was handed to another thread: another one may start. Does nothing if there
+ * is no pool. Not locked. */
+void fm_reader_pool_wake(fm_reader *reader);
 void fm_reader_pool_notify(fm_reader *reader);
 void fm_reader_pool_stop_locked(fm_reader *reader);
 void fm_reader_pool_leave(fm_reader *reader);

@@ -152,6 +152,15 @@ static void *pool_main(void *argument) {
     return NULL;
 }
 
+void fm_reader_pool_wake(fm_reader *reader) {
+    if (!reader->pool) return;
+    pthread_mutex_lock(&reader->lock);
+    const bool notify =
+        !reader->closing && fm_reader_ready_locked(reader) && fm_reader_pool_wake_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+    if (notify) fm_reader_pool_notify(reader);
+}
+
 void fm_reader_pool_stop_locked(fm_reader *reader) {
     fm_reader_pool *const pool = reader->pool;
     pthread_cond_broadcast(&pool->work);

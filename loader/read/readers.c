@@ -119,6 +119,8 @@ void fm_readers_stats_get(fm_readers *readers, fm_reader_stats *out) {
     out->n_requests = more.n_requests;
     out->n_retries = more.n_retries;
     out->n_refused = more.n_refused;
+    out->n_hedged = more.n_hedged;
+    out->n_shared = more.n_shared;
     out->fetched_bytes = more.fetched_bytes;
     out->connect_ns = more.connect_ns;
     out->first_byte_ns = more.first_byte_ns;

@@ -26,7 +26,8 @@ void fm_remote_config_init(fm_remote_config *config) {
                                  .max_attempts = 10,
                                  .connect_timeout_ms = 10000,
                                  .stall_timeout_ms = 20000,
-                                 .give_up_ms = 120000};
+                                 .give_up_ms = 120000,
+                                 .hedge_percent = 2};
 }
 
 /* Regions become a part of a host's name. */
@@ -49,6 +50,10 @@ static int check_numbers(const fm_remote_config *config, fm_error *error) {
         if (numbers[i].value == 0)
             return fm_error_set(error, FM_ERR_ARGUMENT, "remote.%s is 0; it must be 1 or more",
                                 numbers[i].name);
+    if (config->hedge_percent > 100)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "remote.hedge_percent is %u; it must be from 0 to 100",
+                            config->hedge_percent);
     return FM_OK;
 }
 
@@ -236,7 +241,7 @@ void fm_remote_keys_fini(fm_remote_keys *keys) {
     free_secret(keys->bearer_token);
     free_secret(keys->gs_access_key);
     free_secret(keys->gs_secret_key);
-    *keys = (fm_remote_keys){0};
+    explicit_bzero(keys, sizeof(*keys));
 }
 
 static int copy_keys(const fm_remote_credentials *from, fm_remote_keys *out, fm_error *error) {
@@ -311,6 +316,20 @@ int fm_remote_keys_get(fm_remote *remote, fm_remote_keys *out, fm_error *error) 
                                         .gs_access_key = remote->keys.gs_access_key,
                                         .gs_secret_key = remote->keys.gs_secret_key};
     const int status = copy_keys(&kept, out, error);
+    if (!status) {
+        out->signing = remote->keys.signing;
+        out->gs_signing = remote->keys.gs_signing;
+    }
     pthread_mutex_unlock(&remote->lock);
     return status;
+}
+
+static bool is_same(const char *a, const char *b) { return a && b && !strcmp(a, b); }
+
+void fm_remote_keys_keep(fm_remote *remote, const fm_remote_keys *keys) {
+    pthread_mutex_lock(&remote->lock);
+    if (is_same(remote->keys.secret_key, keys->secret_key)) remote->keys.signing = keys->signing;
+    if (is_same(remote->keys.gs_secret_key, keys->gs_secret_key))
+        remote->keys.gs_signing = keys->gs_signing;
+    pthread_mutex_unlock(&remote->lock);
 }

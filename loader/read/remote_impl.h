@@ -7,6 +7,7 @@
 #include "base/thread.h"
 #include "read/reader.h"
 #include "read/remote.h"
+#include "read/sigv4.h"
 
 /* Where a store's objects are requested. */
 typedef struct fm_remote_endpoint {
@@ -19,6 +20,7 @@ typedef struct fm_remote_endpoint {
 /* The strings are owned; NULL: none. */
 typedef struct fm_remote_keys {
     char *access_key, *secret_key, *session_token, *bearer_token, *gs_access_key, *gs_secret_key;
+    fm_sigv4_key signing, gs_signing; /* of secret_key and gs_secret_key */
 } fm_remote_keys;
 
 struct fm_remote {
@@ -37,6 +39,8 @@ struct fm_remote {
 
 /* Copies the credentials. FM_OK or FM_ERR_NOMEM, with *out empty. */
 int fm_remote_keys_get(fm_remote *remote, fm_remote_keys *out, fm_error *error);
+/* Keeps the signing keys of a copy, unless the credentials have been replaced since. */
+void fm_remote_keys_keep(fm_remote *remote, const fm_remote_keys *keys);
 /* Overwrites and frees the strings. */
 void fm_remote_keys_fini(fm_remote_keys *keys);
 

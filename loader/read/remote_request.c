@@ -155,6 +155,7 @@ static int add_plain_headers(fm_remote_request *out, const header_values *values
 typedef struct signing {
     const char *host, *path, *query, *region;
     const char *access_key, *secret_key, *session_token;
+    fm_sigv4_key *key;
 } signing;
 
 /*
@@ -185,7 +186,7 @@ static int add_signed_headers(fm_remote_request *out, const signing *by,
                                       .n_headers = n};
     char *authorization;
     const int status =
-        fm_sigv4_sign(&request, by->access_key, by->secret_key, &authorization, error);
+        fm_sigv4_sign(&request, by->access_key, by->secret_key, by->key, &authorization, error);
     if (status) return status;
     /* libcurl sends the Host header itself. */
     bool added = add_header(out, "Authorization", authorization);
@@ -280,9 +281,9 @@ static bool fill_address(const fm_remote *remote, scheme_kind scheme, const obje
 }
 
 /* Adds the headers of a store's request, with credentials if there are any. */
-static int add_store_headers(scheme_kind scheme, const fm_remote *remote,
-                             const fm_remote_keys *keys, const object_address *address,
-                             const header_values *values, fm_remote_request *out, fm_error *error) {
+static int add_store_headers(scheme_kind scheme, fm_remote *remote, fm_remote_keys *keys,
+                             const object_address *address, const header_values *values,
+                             fm_remote_request *out, fm_error *error) {
     if (scheme == GS && keys->bearer_token) {
         fm_text bearer = {0};
         fm_text_format(&bearer, "Bearer %s", keys->bearer_token);
@@ -296,14 +297,19 @@ static int add_store_headers(scheme_kind scheme, const fm_remote *remote,
         by.region = "auto";
         by.access_key = keys->gs_access_key;
         by.secret_key = keys->gs_secret_key;
+        by.key = &keys->gs_signing;
     } else {
         by.region = remote->region;
         by.access_key = keys->access_key;
         by.secret_key = keys->secret_key;
         by.session_token = keys->session_token;
+        by.key = &keys->signing;
     }
     if (!by.access_key) return add_plain_headers(out, values, error);
-    return add_signed_headers(out, &by, values, error);
+    const bool is_new = strncmp(by.key->day, values->date, strlen("20150830")) != 0;
+    const int status = add_signed_headers(out, &by, values, error);
+    if (!status && is_new) fm_remote_keys_keep(remote, keys);
+    return status;
 }
 
 static int make_store_request(fm_remote *remote, scheme_kind scheme, const object_name *object,

@@ -128,37 +128,41 @@ static bool sign_text(uint8_t key[FM_DIGEST_BYTES], const char *text) {
     return fm_digest_hmac(key, FM_DIGEST_BYTES, text, strlen(text), key);
 }
 
-/* The key of one day, region and service. */
-static bool derive_key(const fm_sigv4_request *request, const char *secret_key,
-                       uint8_t key[FM_DIGEST_BYTES]) {
+/* Makes it the key of the request's day. */
+static bool renew_key(const fm_sigv4_request *request, const char *secret_key, fm_sigv4_key *key) {
+    if (!strncmp(key->day, request->date, DATE_CHARS)) return true;
     fm_text secret = {0};
+    *key->day = 0;
     fm_text_format(&secret, "AWS4%s", secret_key);
-    const bool derived = !secret.failed &&
-                         fm_digest_hmac(secret.chars, secret.n, request->date, DATE_CHARS, key) &&
-                         sign_text(key, request->region) && sign_text(key, request->service) &&
-                         sign_text(key, "aws4_request");
+    const bool derived =
+        !secret.failed &&
+        fm_digest_hmac(secret.chars, secret.n, request->date, DATE_CHARS, key->bytes) &&
+        sign_text(key->bytes, request->region) && sign_text(key->bytes, request->service) &&
+        sign_text(key->bytes, "aws4_request");
+    if (secret.chars) explicit_bzero(secret.chars, secret.n);
     fm_text_fini(&secret);
+    if (derived) memcpy(key->day, request->date, DATE_CHARS);
     return derived;
 }
 
 /* Appends the signature of the canonical request in hexadecimal. */
 static bool add_signature(const fm_sigv4_request *request, const char *canonical, const char *scope,
-                          const char *secret_key, fm_text *out) {
-    uint8_t hash[FM_DIGEST_BYTES], key[FM_DIGEST_BYTES];
+                          const char *secret_key, fm_sigv4_key *key, fm_text *out) {
+    uint8_t hash[FM_DIGEST_BYTES], signature[FM_DIGEST_BYTES];
     if (!fm_digest_sha256(canonical, strlen(canonical), hash)) return false;
     fm_text to_sign = {0};
     fm_text_format(&to_sign, ALGORITHM "\n%s\n%s\n", request->date, scope);
     fm_text_add_hex(&to_sign, hash, sizeof(hash));
     const bool is_signed =
-        !to_sign.failed && derive_key(request, secret_key, key) && sign_text(key, to_sign.chars);
-    if (is_signed) fm_text_add_hex(out, key, sizeof(key));
-    explicit_bzero(key, sizeof(key));
+        !to_sign.failed && renew_key(request, secret_key, key) &&
+        fm_digest_hmac(key->bytes, sizeof(key->bytes), to_sign.chars, to_sign.n, signature);
+    if (is_signed) fm_text_add_hex(out, signature, sizeof(signature));
     fm_text_fini(&to_sign);
     return is_signed;
 }
 
 int fm_sigv4_sign(const fm_sigv4_request *request, const char *access_key, const char *secret_key,
-                  char **out, fm_error *error) {
+                  fm_sigv4_key *key, char **out, fm_error *error) {
     *out = NULL;
     if (strlen(request->date) != TIME_CHARS || request->date[DATE_CHARS] != 'T')
         return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -178,7 +182,7 @@ int fm_sigv4_sign(const fm_sigv4_request *request, const char *access_key, const
                        scope.chars);
         add_names(&text, headers, n);
         fm_text_add(&text, ", Signature=");
-        is_signed = add_signature(request, canonical, scope.chars, secret_key, &text);
+        is_signed = add_signature(request, canonical, scope.chars, secret_key, key, &text);
         *out = is_signed ? fm_text_take(&text) : NULL;
     }
     fm_text_fini(&scope);

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 
+#include "base/digest.h"
 #include "base/error.h"
 
 /* Hash of an empty body, for the header x-amz-content-sha256. */
@@ -30,13 +31,21 @@ typedef struct fm_sigv4_request {
     size_t n_headers;
 } fm_sigv4_request;
 
+/* What a secret key becomes for one day, one region and one service: the caller keeps it between
+ * requests, and overwrites it in the end. Zeroed at first. */
+typedef struct fm_sigv4_key {
+    char day[9]; /* "20150830"; "": there is none */
+    uint8_t bytes[FM_DIGEST_BYTES];
+} fm_sigv4_key;
+
 /*
  * Makes the value of the Authorization header, which the caller frees by fm_mem_free(). FM_OK;
  * FM_ERR_ARGUMENT for a date of another form; FM_ERR_NOMEM; FM_ERR_UNAVAILABLE if libcrypto fails
- * or is missing. *out is NULL after an error.
+ * or is missing. *out is NULL after an error. *key must be of that secret key, region and service;
+ * it is renewed for another day.
  */
 int fm_sigv4_sign(const fm_sigv4_request *request, const char *access_key, const char *secret_key,
-                  char **out, fm_error *error);
+                  fm_sigv4_key *key, char **out, fm_error *error);
 /* The canonical request of the specification, whose hash is signed; to be freed by fm_mem_free().
  * NULL when out of memory. */
 char *fm_sigv4_canonical(const fm_sigv4_request *request);

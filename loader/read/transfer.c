@@ -50,8 +50,12 @@ static void note_body(fm_transfer *transfer, size_t n) {
 static void on_header(fm_http_request *request, const char *line, size_t n_bytes) {
     fm_transfer *const transfer = request->user;
     /* Of the header only the first line, for the same reason. */
-    if (!transfer->has_header) transfer->progress_ns = fm_clock_ns();
-    transfer->has_header = true;
+    if (!transfer->has_header) {
+        transfer->progress_ns = transfer->answered_ns = fm_clock_ns();
+        transfer->has_header = true;
+        transfer->request = request;
+    }
+    if (request != transfer->request) return;
     fm_response_line(&transfer->response, line, n_bytes);
 }
 
@@ -132,6 +136,14 @@ static bool check_version(fm_transfer *transfer) {
     return false;
 }
 
+/* How many bytes the attempt brings for the ranges behind its own. */
+static uint64_t behind_bytes(const fm_transfer *transfer) {
+    const fm_transfer *last = transfer;
+    while (last->behind) last = last->behind;
+    const fm_reader_op *const op = transfer->op, *const end = last->op;
+    return end->offset_bytes + end->range_bytes - (op->offset_bytes + op->range_bytes);
+}
+
 /* Makes room for the whole body, if its size is known. */
 static bool reserve(fm_transfer *transfer, uint64_t n_bytes) {
     fm_reader_op *const op = transfer->op;
@@ -148,7 +160,7 @@ static bool begin_body(fm_transfer *transfer) {
     const bool is_known = transfer->n_total != FM_RESPONSE_UNKNOWN;
     const fm_response_wish wish = {
         .offset_bytes = op->offset_bytes + op->n_bytes,
-        .range_bytes = is_known ? transfer->n_total - op->n_bytes : 0,
+        .range_bytes = is_known ? transfer->n_total - op->n_bytes + behind_bytes(transfer) : 0,
     };
     if (!check_version(transfer)) return false;
     uint64_t left_bytes;
@@ -156,6 +168,7 @@ static bool begin_body(fm_transfer *transfer) {
     case FM_FIT_OK:
         break;
     case FM_FIT_ENDS_EARLY:
+        if (transfer->behind) return transfer->is_too_long = true, false;
         return fm_transfer_fail_code(transfer, FM_READ_ENDS_EARLY), false;
     case FM_FIT_WRONG:
         transfer->is_wrong = true;
@@ -177,11 +190,32 @@ static bool take_error(fm_transfer *transfer, const char *bytes, size_t n) {
     return transfer->n_error_bytes <= MAX_ERROR_BYTES;
 }
 
+/* Copies to the ranges behind the transfer's own. Returns how many of the bytes they had use for.
+ */
+static size_t take_behind(fm_transfer *transfer, const char *bytes, size_t n) {
+    size_t used = 0;
+    for (fm_transfer *next = transfer->behind; next && used < n; next = next->behind) {
+        fm_reader_op *const op = next->op;
+        const uint64_t wanted_bytes = op->range_bytes - op->n_bytes;
+        if (!wanted_bytes) continue;
+        if (!reserve(next, op->range_bytes)) break;
+        const uint64_t gap_bytes = op->offset_bytes + op->n_bytes - transfer->behind_offset_bytes;
+        const size_t skipped = gap_bytes < n - used ? (size_t)gap_bytes : n - used;
+        const size_t left = n - used - skipped;
+        const size_t taken = wanted_bytes < left ? (size_t)wanted_bytes : left;
+        if (taken) memcpy(op->buffer + op->n_bytes, bytes + used + skipped, taken);
+        op->n_bytes += taken;
+        transfer->behind_offset_bytes += skipped + taken;
+        used += skipped + taken;
+    }
+    return used;
+}
+
 static bool on_body(fm_http_request *request, const char *bytes, size_t n) {
     fm_transfer *const transfer = request->user;
     fm_reader_op *const op = transfer->op;
+    if (!op || request != transfer->request) return false;
     note_body(transfer, n);
-    if (!op) return false;
     if (transfer->response.status != 200 && transfer->response.status != 206)
         return take_error(transfer, bytes, n);
     if (!transfer->has_begun && !begin_body(transfer)) return false;
@@ -195,9 +229,10 @@ static bool on_body(fm_http_request *request, const char *bytes, size_t n) {
     if (!reserve(transfer, op->n_bytes + taken)) return false;
     memcpy(op->buffer + op->n_bytes, bytes + skipped, taken);
     op->n_bytes += taken;
+    const size_t used = skipped + taken;
     /* More follows if the server has ignored the range; is_complete() then says that all is well.
      */
-    return skipped + taken == n;
+    return used + take_behind(transfer, bytes + used, n - used) == n;
 }
 
 const fm_http_calls fm_transfer_calls = {on_header, on_body};
@@ -262,6 +297,7 @@ fm_attempt fm_transfer_judge(fm_transfer *transfer, fm_http_result result) {
     if (transfer->has_failed) return FM_ATTEMPT_FAILED;
     if (status == 304 && op->is_kept && result == FM_HTTP_OK) return take_kept(transfer);
     if (is_complete(transfer)) return FM_ATTEMPT_DONE;
+    if (transfer->is_too_long) return FM_ATTEMPT_ALONE;
     if (transfer->is_other) {
         start_over(transfer);
         return FM_ATTEMPT_AGAIN;
@@ -290,7 +326,7 @@ fm_remote_wish fm_transfer_wish(const fm_transfer *transfer) {
     if (op->is_kept) wish.unless_etag = op->kept_etag;
     if (op->range_bytes || op->n_bytes) {
         wish.offset_bytes = op->offset_bytes + op->n_bytes;
-        wish.range_bytes = transfer->n_total - op->n_bytes;
+        wish.range_bytes = transfer->n_total - op->n_bytes + behind_bytes(transfer);
     }
     return wish;
 }
@@ -307,10 +343,17 @@ void fm_transfer_reset(fm_transfer *transfer) {
     }
     transfer->response = (fm_response){.length = FM_RESPONSE_UNKNOWN};
     transfer->has_begun = transfer->has_failed = false;
-    transfer->is_wrong = transfer->is_other = false;
+    transfer->is_wrong = transfer->is_other = transfer->is_too_long = false;
     transfer->skip_bytes = transfer->n_error_bytes = 0;
     transfer->n_fetched = transfer->counted_bytes = 0;
-    transfer->has_header = false;
+    transfer->has_header = transfer->is_hedged = false;
+    transfer->hedged_ns = 0;
+    transfer->request = &transfer->requests[0];
+    transfer->behind_offset_bytes = op->offset_bytes + op->range_bytes;
+}
+
+fm_http_request *fm_transfer_other(fm_transfer *transfer, const fm_http_request *request) {
+    return &transfer->requests[request == &transfer->requests[0]];
 }
 
 void fm_transfer_forget_redirect(fm_transfer *transfer) {
@@ -326,7 +369,7 @@ bool fm_transfer_follow(fm_transfer *transfer) {
         return false;
     if (transfer->n_redirects == MAX_REDIRECTS) return false;
     bool is_elsewhere = false;
-    char *const url = fm_http_redirect(&transfer->request, &is_elsewhere);
+    char *const url = fm_http_redirect(transfer->request, &is_elsewhere);
     if (!url) return false;
     /* Once elsewhere, nothing says that a further redirect leads back to a trusted server. */
     transfer->is_elsewhere = transfer->is_elsewhere || is_elsewhere;

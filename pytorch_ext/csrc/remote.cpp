@@ -38,15 +38,15 @@ bool parse_settings(PyObject *args, PyObject *kwargs, fm_remote_config *config,
                     PyObject **prepare) {
     static const char *const names[] = {
         "endpoint_url", "gs_endpoint_url",    "region",           "ca_bundle",  "max_requests",
-        "max_attempts", "connect_timeout_ms", "stall_timeout_ms", "give_up_ms", "prepare",
-        nullptr};
+        "max_attempts", "connect_timeout_ms", "stall_timeout_ms", "give_up_ms", "hedge_percent",
+        "prepare",      nullptr};
     const char *region = nullptr;
     unsigned int numbers[5] = {0, 0, 0, 0, 0};
     PyObject *given = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$zzzzIIIIIO:Remote", const_cast<char **>(names), &config->endpoint_url,
+            args, kwargs, "|$zzzzIIIIIIO:Remote", const_cast<char **>(names), &config->endpoint_url,
             &config->gs_endpoint_url, &region, &config->ca_bundle, &numbers[0], &numbers[1],
-            &numbers[2], &numbers[3], &numbers[4], &given))
+            &numbers[2], &numbers[3], &numbers[4], &config->hedge_percent, &given))
         return false;
     if (given != Py_None && !PyCallable_Check(given)) {
         PyErr_SetString(PyExc_TypeError, "prepare must be a function or None");

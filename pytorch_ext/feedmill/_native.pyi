@@ -257,6 +257,7 @@ class Remote:
         connect_timeout_ms: int = 0,
         stall_timeout_ms: int = 0,
         give_up_ms: int = 0,
+        hedge_percent: int = 2,  # 0: no request is made twice
         # Called with "s3" or "gs" before the first name of that scheme is read; its exception
         # leaves Loader.submit() or fetch().
         prepare: Callable[[str], object] | None = None,

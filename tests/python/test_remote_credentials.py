@@ -108,16 +108,16 @@ def test_google_environment(environment):
 
 def test_settings_from_the_environment(environment):
     environment.delenv("FEEDMILL_REMOTE_GIVE_UP")
-    assert settings.read_settings() == ("", "", "", "", 0, 0, 0, 0, 0)
+    assert settings.read_settings() == ("", "", "", "", 0, 0, 0, 0, 0, 2)
     for name, value in {
         "AWS_ENDPOINT_URL": "http://a", "AWS_DEFAULT_REGION": "eu-west-1", "AWS_CA_BUNDLE": "/ca",
         "FEEDMILL_REMOTE_REQUESTS": "17", "FEEDMILL_REMOTE_ATTEMPTS": "3",
         "FEEDMILL_REMOTE_CONNECT_TIMEOUT": "1.5", "FEEDMILL_REMOTE_STALL_TIMEOUT": "2",
-        "FEEDMILL_REMOTE_GIVE_UP": "60", "STORAGE_EMULATOR_HOST": "http://g",
+        "FEEDMILL_REMOTE_GIVE_UP": "60", "FEEDMILL_REMOTE_HEDGE": "0", "STORAGE_EMULATOR_HOST": "http://g",
     }.items():
         environment.setenv(name, value)
     assert settings.read_settings() == (
-        "http://a", "http://g", "eu-west-1", "/ca", 17, 3, 1500, 2000, 60000)
+        "http://a", "http://g", "eu-west-1", "/ca", 17, 3, 1500, 2000, 60000, 0)
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://b")
     environment.setenv("AWS_REGION", "eu-north-1")
     assert settings.read_settings()[:3] == ("http://b", "http://g", "eu-north-1")

@@ -317,6 +317,7 @@ def test_threads_end_with_the_process(served):
     ("AWS_REGION", "Europe!", "region"),
     ("FEEDMILL_REMOTE_REQUESTS", "0", "FEEDMILL_REMOTE_REQUESTS is '0'; it must be an integer"),
     ("FEEDMILL_REMOTE_ATTEMPTS", "many", "FEEDMILL_REMOTE_ATTEMPTS"),
+    ("FEEDMILL_REMOTE_HEDGE", "101", "must be an integer from 0 to 100"),
     ("FEEDMILL_REMOTE_GIVE_UP", "-1", "number of seconds"),
     ("AWS_NO_SIGN_REQUEST", "perhaps", "must be YES or NO"),
 ])

@@ -365,11 +365,12 @@ def test_bench(served, tar_objects, tmp_path, capsys):
     status, out = run(capsys, "bench", url, "--epochs", "2", "--json")
     found = json.loads(out)
     assert status == 0 and found["images"] == 48 and found["bad_files"] == 0
-    assert found["http_requests"] == 48 and 0 < found["http_bytes"] <= found["encoded_bytes"]
+    assert found["http_requests"] - found["http_hedged"] + found["http_shared"] == 48
+    assert 0 < found["http_bytes"] <= found["encoded_bytes"]
     waits = found["storage_wait_s"]
     assert waits.pop("storage") == pytest.approx(sum(waits.values()))
     status, out = run(capsys, "bench", f"{url}?token=secret", "--epochs", "1")
-    assert "secret" not in out and "24 requests" in out and "MB of images" in out
+    assert "secret" not in out and " requests" in out and "MB of images" in out
     assert "  storage    " in out and "what helps: " in out
     status, out = run(capsys, "bench", tar_objects[1], "--epochs", "1", "--json")
     assert json.loads(out)["images"] == 18

@@ -326,6 +326,7 @@ static int choose_bytes(exchange *one) {
 static bool answer(exchange *one) {
     char etag[256], text[256];
     pause_ms(one, number_of(one, "delay", 0));
+    if (has_part(one, "hangup", NULL, 0)) return false;
     const bool is_redirect = has_part(one, "redirect", NULL, 0);
     const long status = number_of(one, "status", is_redirect ? 302 : 0);
     if (status) return answer_status(one, (int)status);

@@ -9,6 +9,7 @@
  *     ok               nothing goes wrong
  *     status=503       an error; code=SlowDown in its body; retry-after=1
  *     delay=50         milliseconds before the answer
+ *     hangup           the connection is closed without an answer
  *     reset=1000       the connection is reset after so many bytes of the body
  *     short=1000       it is closed after so many
  *     stall=1000       nothing more is sent after so many

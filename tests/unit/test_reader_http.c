@@ -3,81 +3,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "http_get.h"
+#include "http_session.h"
 #include "read/readers.h"
-#include "read/remote.h"
-#include "reads.h"
 
 #define N_BYTES 100000
 #define MS ((uint64_t)1000000)
-
-static test_http *server;
-
-static int set_up(void **state) {
-    (void)state;
-    /* A proxy would not find this machine's server. */
-    setenv("no_proxy", "*", 1);
-    server = test_http_open();
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_http_close(server);
-    return 0;
-}
-
-static void put(const char *path, uint32_t seed, size_t n_bytes) {
-    uint8_t *const bytes = malloc(n_bytes + 1);
-    assert_non_null(bytes);
-    for (size_t i = 0; i < n_bytes; i++) bytes[i] = test_byte(seed, i);
-    test_http_put(server, path, bytes, n_bytes);
-    free(bytes);
-}
-
-typedef struct session {
-    test_reads reads;
-    fm_remote *remote;
-} session;
-
-static fm_remote_config quick_config(void) {
-    fm_remote_config config;
-    fm_remote_config_init(&config);
-    return config;
-}
-
-static void session_open(session *self, const fm_remote_config *settings, fm_reader_config config) {
-    fm_error error;
-    if (fm_remote_open(&self->remote, settings, &error)) fail_msg("%s", error.message);
-    config.remote = self->remote;
-    config.depth = settings->max_requests;
-    test_reads_open(&self->reads, config, NULL);
-}
-
-static void session_close(session *self) {
-    test_reads_close(&self->reads);
-    fm_remote_close(&self->remote);
-}
-
-/* Reads an object, or a range of it, and waits. */
-static get get_range(session *self, const char *path, uint64_t offset, uint64_t n_bytes) {
-    get one;
-    get_init(&one, server, path);
-    one.read.path = one.url;
-    one.read.why = one.why;
-    one.read.offset_bytes = offset;
-    one.read.range_bytes = n_bytes;
-    submit_one(self->reads.reader, &one.read);
-    assert_ptr_equal(test_reads_pop(&self->reads), &one.read);
-    return one;
-}
-
-static void check_whole(session *self, const char *path, uint32_t seed, uint64_t n_bytes) {
-    get one = get_range(self, path, 0, 0);
-    if (one.read.error) fail_msg("%s: error %d: %s", path, one.read.error, one.why);
-    test_check_file(&one.read, seed, n_bytes);
-    fm_reader_return(self->reads.reader, &one.read);
-}
 
 static void reads_objects(void **state) {
     (void)state;
@@ -93,13 +23,6 @@ static void reads_objects(void **state) {
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
-
-static void check_range(const get *one, uint32_t seed) {
-    if (one->read.error) fail_msg("%s: error %d: %s", one->url, one->read.error, one->why);
-    assert_int_equal(one->read.n_bytes, one->read.range_bytes);
-    for (uint64_t i = 0; i < one->read.n_bytes; i++)
-        assert_int_equal(one->read.bytes[i], test_byte(seed, one->read.offset_bytes + i));
-}
 
 static void reads_ranges(void **state) {
     (void)state;
@@ -976,41 +899,39 @@ static void certificates_are_verified(void **state) {
     tls_close(&tls);
 }
 
-#define TEST(body) cmocka_unit_test_setup_teardown(body, set_up, tear_down)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(reads_objects),
-        TEST(reads_ranges),
-        TEST(ranges_beyond_the_end_are_refused),
-        TEST(changed_packs_are_noticed),
-        TEST(first_ranges_take_a_new_version),
-        TEST(resumed_ranges_notice_changes),
-        TEST(ranges_read_together_notice_changes),
-        TEST(indexed_versions_are_read),
-        TEST(changed_versions_are_refused),
-        TEST(passing_faults_are_survived),
-        TEST(slow_bodies_are_tried_again),
-        TEST(lasting_faults_are_reported),
-        TEST(attempts_end),
-        TEST(changed_objects_are_read_anew),
-        TEST(ranges_without_etag_are_read_anew),
-        TEST(large_objects_are_refused),
-        TEST(redirects_are_followed),
-        TEST(redirects_without_a_whole_body_are_followed),
-        TEST(redirects_keep_secrets),
-        TEST(messages_keep_secrets),
-        TEST(absent_servers_are_reported),
-        TEST(vanished_servers_are_waited_for),
-        TEST(random_faults),
-        TEST(cancel_ends_all),
-        TEST(close_ends_all),
-        TEST(connections_are_kept),
-        TEST(requests_are_limited),
-        TEST(reads_tell_their_stages),
-        TEST(reads_are_held_by_throttling),
-        TEST(bad_names_are_reported),
-        TEST(certificates_are_verified),
+        TEST_WITH_SERVER(reads_objects),
+        TEST_WITH_SERVER(reads_ranges),
+        TEST_WITH_SERVER(ranges_beyond_the_end_are_refused),
+        TEST_WITH_SERVER(changed_packs_are_noticed),
+        TEST_WITH_SERVER(first_ranges_take_a_new_version),
+        TEST_WITH_SERVER(resumed_ranges_notice_changes),
+        TEST_WITH_SERVER(ranges_read_together_notice_changes),
+        TEST_WITH_SERVER(indexed_versions_are_read),
+        TEST_WITH_SERVER(changed_versions_are_refused),
+        TEST_WITH_SERVER(passing_faults_are_survived),
+        TEST_WITH_SERVER(slow_bodies_are_tried_again),
+        TEST_WITH_SERVER(lasting_faults_are_reported),
+        TEST_WITH_SERVER(attempts_end),
+        TEST_WITH_SERVER(changed_objects_are_read_anew),
+        TEST_WITH_SERVER(ranges_without_etag_are_read_anew),
+        TEST_WITH_SERVER(large_objects_are_refused),
+        TEST_WITH_SERVER(redirects_are_followed),
+        TEST_WITH_SERVER(redirects_without_a_whole_body_are_followed),
+        TEST_WITH_SERVER(redirects_keep_secrets),
+        TEST_WITH_SERVER(messages_keep_secrets),
+        TEST_WITH_SERVER(absent_servers_are_reported),
+        TEST_WITH_SERVER(vanished_servers_are_waited_for),
+        TEST_WITH_SERVER(random_faults),
+        TEST_WITH_SERVER(cancel_ends_all),
+        TEST_WITH_SERVER(close_ends_all),
+        TEST_WITH_SERVER(connections_are_kept),
+        TEST_WITH_SERVER(requests_are_limited),
+        TEST_WITH_SERVER(reads_tell_their_stages),
+        TEST_WITH_SERVER(reads_are_held_by_throttling),
+        TEST_WITH_SERVER(bad_names_are_reported),
+        TEST_WITH_SERVER(certificates_are_verified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,6 +379,9 @@ static void refused_settings(void **state) {
     config.max_requests = 0;
     check_config_refused(&config, "max_requests");
     fm_remote_config_init(&config);
+    config.hedge_percent = 101;
+    check_config_refused(&config, "hedge_percent");
+    fm_remote_config_init(&config);
     config.struct_bytes--;
     check_config_refused(&config, "fm_remote_config_init");
 }

@@ -23,8 +23,9 @@ static bool is_built_without(void) {
 static void check_end(const fm_sigv4_request *request, const char *access_key, const char *secret,
                       const char *ending) {
     char *value;
+    fm_sigv4_key key = {0};
     fm_error error = {0};
-    assert_int_equal(fm_sigv4_sign(request, access_key, secret, &value, &error), FM_OK);
+    assert_int_equal(fm_sigv4_sign(request, access_key, secret, &key, &value, &error), FM_OK);
     const size_t n = strlen(value), n_ending = strlen(ending);
     assert_true(n > n_ending);
     assert_string_equal(value + n - n_ending, ending);
@@ -155,13 +156,14 @@ static void refused(void **state) {
     (void)state;
     static const fm_sigv4_header many[40] = {[0 ... 39] = {"x", "y"}};
     char *value;
+    fm_sigv4_key key = {0};
     fm_error error;
     fm_sigv4_request request = s3_request("/", NULL, many, 40);
-    assert_int_equal(fm_sigv4_sign(&request, "k", "s", &value, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_sigv4_sign(&request, "k", "s", &key, &value, &error), FM_ERR_ARGUMENT);
     assert_null(value);
     request = s3_request("/", NULL, list_headers, 3);
     request.date = "2013-05-24";
-    assert_int_equal(fm_sigv4_sign(&request, "k", "s", &value, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_sigv4_sign(&request, "k", "s", &key, &value, &error), FM_ERR_ARGUMENT);
     assert_non_null(strstr(error.message, "2013-05-24"));
     assert_null(value);
 }

@@ -277,6 +277,8 @@ def _summary(
         "read_files": counters["read_files"],
         "read_bytes": counters["read_bytes"],
         "http_requests": counters["http_requests"],
+        "http_hedged": counters["http_hedged"],
+        "http_shared": counters["http_shared"],
         "http_bytes": counters["http_bytes"],
         "storage_wait_s": {
             "storage": counters["wait_storage_ns"] / 1e9,

@@ -156,7 +156,8 @@ def _environment() -> int:
 
 def _open(environment: int, settings: Settings) -> _Opened:
     keeper = _Keeper()
-    given = {name: value for name, value in settings._asdict().items() if value}
+    given = {name: value for name, value in settings._asdict().items()
+             if value or name == "hedge_percent"}
     remote = native.Remote(prepare=keeper.prepare, **given)
     keeper.remote = weakref.ref(remote)
     return _Opened(environment, settings, remote, keeper)

@@ -12,7 +12,7 @@ _NO = ("", "0", "false", "no", "off")
 
 
 class Settings(NamedTuple):
-    """The arguments of ``_native.Remote``; "" and 0: its defaults."""
+    """The arguments of ``_native.Remote``; "" and 0: its defaults, but for hedge_percent."""
 
     endpoint_url: str
     gs_endpoint_url: str
@@ -23,6 +23,7 @@ class Settings(NamedTuple):
     connect_timeout_ms: int
     stall_timeout_ms: int
     give_up_ms: int
+    hedge_percent: int
 
 
 def read_settings() -> Settings:
@@ -45,6 +46,7 @@ def read_settings() -> Settings:
         connect_timeout_ms=_milliseconds("FEEDMILL_REMOTE_CONNECT_TIMEOUT"),
         stall_timeout_ms=_milliseconds("FEEDMILL_REMOTE_STALL_TIMEOUT"),
         give_up_ms=_milliseconds("FEEDMILL_REMOTE_GIVE_UP"),
+        hedge_percent=_count("FEEDMILL_REMOTE_HEDGE", 100, least=0, default=2),
     )
 
 
@@ -78,12 +80,12 @@ def _first(*names: str) -> str:
     return next((value for name in names if (value := os.environ.get(name, ""))), "")
 
 
-def _count(name: str, most: int) -> int:
+def _count(name: str, most: int, *, least: int = 1, default: int = 0) -> int:
     text = os.environ.get(name, "")
     if not text:
-        return 0
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
-        raise ValueError(f"{name} is {text!r}; it must be an integer from 1 to {most:,}")
+        return default
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise ValueError(f"{name} is {text!r}; it must be an integer from {least} to {most:,}")
     return int(text)
 
 

@@ -261,6 +261,10 @@ class IOStats(StatsPart):
         http_retries: those after a failure. High: the network or the server is unreliable.
         http_refused: those that the server answered with status 429 or 503, which asks for fewer;
             the reader then has fewer in flight.
+        http_hedged: second requests, on another connection, for what was not answered for longer
+            than 99% of the others. What is answered first is used.
+        http_shared: parts of packs that came with the request of the part before, as asking for
+            them apart would have taken longer.
         http_bytes: bytes of the bodies of responses, whether of use or not. Far above those of the
             objects: transfers broke off.
         http_connect_ns: nanoseconds until a connection was ready, summed over requests. Small where
@@ -298,6 +302,8 @@ class IOStats(StatsPart):
     http_requests: int = 0
     http_retries: int = 0
     http_refused: int = 0
+    http_hedged: int = 0
+    http_shared: int = 0
     http_bytes: int = 0
     http_connect_ns: int = 0
     http_first_byte_ns: int = 0
@@ -529,6 +535,8 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "http_requests": ("io", "http_requests"),
     "http_retries": ("io", "http_retries"),
     "http_refused": ("io", "http_refused"),
+    "http_hedged": ("io", "http_hedged"),
+    "http_shared": ("io", "http_shared"),
     "http_bytes": ("io", "http_bytes"),
     "http_connect_ns": ("io", "http_connect_ns"),
     "http_first_byte_ns": ("io", "http_first_byte_ns"),
