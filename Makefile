@@ -5,10 +5,11 @@ JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
+RUNS ?= 1000
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
         test-slow test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
-        test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
+        test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-object-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make test-faults        every call of the native path fails once, and then for good"
+	@echo "make test-object-faults [RUNS=n]  1,000 epochs, or n, from a server with random faults"
 	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
 	@echo "make test-conditions    make test on one core, on busy cores, and with decoding of other speeds"
 	@echo "make test-long          what takes hours: test-conditions, soak, bench-peers, test-newest, wheels"
@@ -159,6 +161,13 @@ test-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS)
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS) --lasting 1
+
+# Most of a run is waiting, so many of them run at once.
+test-object-faults: setup $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) --target test_remote_epochs mkjpeg >/dev/null
+	@seq 0 10 $$(($(RUNS) - 1)) | FM_MKJPEG=$(BUILD)/tests/mkjpeg \
+		xargs -P 12 -I FIRST $(BUILD)/tests/test_remote_epochs 10 FIRST >/dev/null
+	@echo "$(RUNS) runs with random faults: every sample was right or reported, and nothing leaked"
 
 # One sample of fifty comes through Python, beside the others.
 soak: setup $(BUILD)/configured

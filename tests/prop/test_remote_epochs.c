@@ -1,14 +1,19 @@
 /*
  * Epochs with samples on a server, with and without faults: the pixels are those of the local
  * files, and a sample that can't be had is reported by name and cause.
+ *
+ *     test_remote_epochs RUNS [FIRST]   RUNS epochs with random faults, instead of all tests; run
+ *                                       number FIRST, default 0, is the first one
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 
 #include "feedmill/remote.h"
 #include "feedmill/stats.h"
 #include "folder.h"
 #include "http_server.h"
+#include "reads.h"
 
 #define N_FILES 120
 
@@ -77,6 +82,16 @@ static int tear_down(void **state) {
     (void)state;
     test_http_close(server);
     return 0;
+}
+
+static void script_one(int i, const char *script) {
+    char path[32];
+    snprintf(path, sizeof(path), "/%d.jpg", i);
+    test_http_script(server, path, script);
+}
+
+static void script_all(const char *script) {
+    for (int i = 0; i < N_FILES; i++) script_one(i, script);
 }
 
 static fm_remote *remote_open(uint32_t max_attempts) {
@@ -192,18 +207,13 @@ static void missing_objects_are_reported(void **state) {
     fm_remote *remote = remote_open(10);
     fm_loader *loader = loader_open(remote, true);
     int n = 0;
-    for (int i = 1; i < N_FILES; i += 20) {
-        char path[32];
-        snprintf(path, sizeof(path), "/%d.jpg", i);
-        test_http_script(server, path, "status=403,code=AccessDenied");
-        n++;
-    }
+    for (int i = 1; i < N_FILES; i += 20, n++) script_one(i, "status=403,code=AccessDenied");
     assert_int_equal(run_with_fallback(loader, "HTTP 403 AccessDenied"), n);
     assert_int_equal(run_with_fallback(loader, ""), 0);
     fm_loader_close(&loader);
     /* Without a fallback the error is next()'s. */
     loader = loader_open(remote, false);
-    test_http_script(server, "/1.jpg", "status=404,code=NoSuchKey");
+    script_one(1, "status=404,code=NoSuchKey");
     const int64_t order[] = {1};
     const fm_epoch epoch = {.order = order, .n_order = 1};
     fm_error error;
@@ -227,15 +237,60 @@ static void names_need_a_remote(void **state) {
     fm_loader_close(&loader);
 }
 
-/* With few attempts some samples are given up. */
-static void random_faults(void **state) {
-    (void)state;
-    fm_remote *remote = remote_open(2);
+static int n_runs = 4, first_run = 0;
+
+/* The server is gone for a while, now and then, until the pipe's other end is closed. */
+static void *vanish_main(void *pipe_end) {
+    struct pollfd end = {.fd = *(const int *)pipe_end, .events = POLLIN};
+    for (bool is_gone = true; !poll(&end, 1, 100); is_gone = !is_gone)
+        test_http_vanish(server, is_gone);
+    test_http_vanish(server, false);
+    return NULL;
+}
+
+/* An epoch whose faults, number of attempts and connections depend on the run's number; in one of
+ * four the server vanishes as well, and in one an object has another version now and then. */
+static void run_random(int run) {
+    fm_remote *remote = NULL;
+    fm_remote_config config;
+    fm_error error;
+    fm_remote_config_init(&config);
+    config.stall_timeout_ms = 300;
+    config.give_up_ms = 2000 + 1000 * (uint32_t)(run % 7);
+    config.max_attempts = 1 + (uint32_t)run % 5;
+    config.max_requests = 1 + (uint32_t)run * 7 % 100;
+    config.hedge_percent = run % 3 == 0 ? 100 : 2;
+    if (fm_remote_open(&remote, &config, &error)) fail_msg("%s", error.message);
     fm_loader *loader = loader_open(remote, true);
-    test_http_random(server, 11, 70);
-    assert_in_range(run_with_fallback(loader, "(2 attempts in "), 1, N_FILES);
+    test_http_random(server, (uint32_t)run + 1, 10 + run * 13 % 80);
+    if (run % 4 == 1) script_all("short=100,etag=a etag=b,reset=200");
+    int ends[2];
+    pthread_t vanishing;
+    assert_int_equal(pipe(ends), 0);
+    const bool vanishes = run % 4 == 0;
+    if (vanishes) assert_int_equal(pthread_create(&vanishing, NULL, vanish_main, &ends[0]), 0);
+    run_with_fallback(loader, "");
+    close(ends[1]);
+    if (vanishes) pthread_join(vanishing, NULL);
+    close(ends[0]);
+    /* All is well again. */
+    test_http_random(server, 1, 0);
+    script_all("");
+    assert_int_equal(run_with_fallback(loader, ""), 0);
     fm_loader_close(&loader);
     fm_remote_close(&remote);
+}
+
+static void random_faults(void **state) {
+    (void)state;
+    const int n_files = test_count_entries("/proc/self/fd");
+    const int n_threads = test_count_entries("/proc/self/task");
+    for (int run = first_run; run < first_run + n_runs; run++) {
+        run_random(run);
+        /* The server's side of a connection is closed a moment later. */
+        assert_true(test_counts_fall("/proc/self/fd", n_files));
+        assert_true(test_counts_fall("/proc/self/task", n_threads));
+    }
 }
 
 /* A server that answers nothing any more does not keep an epoch, or a loader, from its end. */
@@ -250,21 +305,13 @@ static void epochs_stop_in_the_middle(void **state) {
     for (uint32_t round = 0; round < 6; round++) {
         int64_t order[N_FILES];
         for (int i = 0; i < N_FILES; i++) order[i] = i;
-        for (int i = 0; i < N_FILES; i++) {
-            char path[32];
-            snprintf(path, sizeof(path), "/%d.jpg", i);
-            test_http_script(server, path, scripts[(uint32_t)i % 4]);
-        }
+        for (int i = 0; i < N_FILES; i++) script_one(i, scripts[(uint32_t)i % 4]);
         const fm_epoch epoch = {.order = order, .n_order = N_FILES};
         if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
         usleep(round * 10000);
         if (fm_loader_stop(loader, &error)) fail_msg("stop: %s", error.message);
     }
-    for (int i = 0; i < N_FILES; i++) {
-        char path[32];
-        snprintf(path, sizeof(path), "/%d.jpg", i);
-        test_http_script(server, path, "");
-    }
+    script_all("");
     test_run_shuffled(loader, N_FILES, 1, 0, actual);
     check_pixels(actual);
     test_http_random(server, 3, 100);
@@ -277,7 +324,13 @@ static void epochs_stop_in_the_middle(void **state) {
 
 #define TEST(body) cmocka_unit_test_setup_teardown(body, set_up, tear_down)
 
-int main(void) {
+int main(int n_arguments, char **arguments) {
+    if (n_arguments > 1) {
+        const struct CMUnitTest random[] = {TEST(random_faults)};
+        n_runs = atoi(arguments[1]);
+        first_run = n_arguments > 2 ? atoi(arguments[2]) : 0;
+        return cmocka_run_group_tests(random, set_up_all, tear_down_all);
+    }
     const struct CMUnitTest tests[] = {
         TEST(pixels_are_those_of_files),
         TEST(files_need_no_more),
