@@ -9,7 +9,7 @@ RUNS ?= 1000
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
         test-slow test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
-        test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-object-faults test-conditions test-long soak bench bench-peers \
+        test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-object-faults test-stores test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
 	@echo "make test-kills         trainings in these libraries and alone, killed 200 times and more"
 	@echo "make test-stateful-suites  torchdata's and Accelerate's own tests of stateful loaders"
+	@echo "make test-stores        names of objects, with boto3 and against moto's S3"
 	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"
@@ -137,6 +138,13 @@ test-ray: setup
 	@.ci/setup-ray
 	@$(BUILD)/ray-venv/bin/python -m pytest -rs tests/ray
 
+# What needs boto3, moto's server of S3 or pyarrow.
+test-stores: setup $(BUILD)/configured
+	@.ci/setup-stores
+	@$(call build_c,--target mkjpeg)
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest -rs \
+	    tests/python/test_remote_*.py
+
 # The newest torch and torchvision, or others: FEEDMILL_NEWEST="torch==2.4.1 torchvision==0.19.1",
 # or nightly ones: FEEDMILL_NEWEST="--pre --index-url ... torch torchvision".
 test-newest: setup
@@ -166,7 +174,7 @@ test-faults: setup $(BUILD)/configured
 test-object-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target test_remote_epochs mkjpeg >/dev/null
 	@seq 0 10 $$(($(RUNS) - 1)) | FM_MKJPEG=$(BUILD)/tests/mkjpeg \
-		xargs -P 12 -I FIRST $(BUILD)/tests/test_remote_epochs 10 FIRST >/dev/null
+		xargs -P 24 -I FIRST sh -c "$(BUILD)/tests/test_remote_epochs 10 FIRST >$(BUILD)/object-faults-FIRST.log 2>&1 || { cat $(BUILD)/object-faults-FIRST.log; exit 1; }"
 	@echo "$(RUNS) runs with random faults: every sample was right or reported, and nothing leaked"
 
 # One sample of fifty comes through Python, beside the others.

@@ -19,6 +19,8 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
+from feedmill.packing.objects import is_store_name
+from feedmill.packing.targets import Target, target_of
 from feedmill.remote.names import shown
 from feedmill.system.requirements import missing_package
 
@@ -40,7 +42,9 @@ def add_pack(commands: Any) -> None:
         ),
     )
     pack.add_argument("src", metavar="SRC", nargs="?", help="image folder or tar files")
-    pack.add_argument("out", metavar="OUT", help="folder of the pack; created if it does not exist")
+    pack.add_argument("out", metavar="OUT",
+                      help="folder of the pack, which is created if it does not exist; or "
+                           "s3://bucket/prefix or gs://bucket/prefix")
     pack.add_argument("--shard-size", type=_size, default=1 << 30, metavar="BYTES",
                       help="approximate size of each tar file (default: 1G)")
     pack.add_argument("--interval", type=_interval, default=None, metavar="N",
@@ -99,14 +103,17 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     if arguments.ray not in (None, "", "auto", "local") and os.path.exists(arguments.ray):
         parser.error(f"--ray takes {arguments.ray} as its ADDRESS, but this is a path: write --ray "
                      "behind SRC and OUT")
-    if "://" in arguments.out:
-        parser.error(f"{shown(arguments.out)}: OUT must be a folder; copy the pack to the store "
+    if "://" in arguments.out and not is_store_name(arguments.out):
+        parser.error(f"{shown(arguments.out)}: OUT must be a folder, or a name such as "
+                     "s3://bucket/prefix")
+    if arguments.ray is not None and is_store_name(arguments.out):
+        parser.error("--ray writes into a folder that all nodes see; copy the pack to the store "
                      "when it is complete, for example by `aws s3 cp --recursive`")
     if not arguments.join and arguments.src is None:
         parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:
         with _exit_on_sigterm():
-            return _join(arguments.out) if arguments.join else _write(arguments)
+            return _join(target_of(arguments.out)) if arguments.join else _write(arguments)
     except (OSError, ValueError) as error:
         _say(str(error))
         return 1
@@ -144,15 +151,15 @@ def _write(arguments: argparse.Namespace) -> int:
     from feedmill.packing.source import read_source
     from feedmill.packing.writer import Options, write_shards
 
-    if os.path.exists(os.path.join(arguments.out, INDEX_NAME)):
-        raise ValueError(f"{arguments.out} is already a pack: remove it, or name another folder")
-    source_folder = os.path.join(os.path.realpath(arguments.src), "")
-    if os.path.realpath(arguments.out).startswith(source_folder):
-        raise ValueError(f"{arguments.out} is inside {arguments.src}: name another folder")
+    target = target_of(arguments.out)
+    if target.size(INDEX_NAME) is not None:
+        raise ValueError(f"{target} is already a pack: remove it, or name another target")
+    _check_apart(arguments.src, arguments.out)
     if arguments.ray is not None:
         from feedmill.packing.on_ray import write_shards_on_ray
     source = read_source(arguments.src)
-    os.makedirs(arguments.out, exist_ok=True)
+    if not is_store_name(arguments.out):
+        os.makedirs(arguments.out, exist_ok=True)
     options = Options(
         arguments.shard_size, arguments.interval, not arguments.no_verify,
         arguments.workers or native.usable_cpus(),
@@ -166,21 +173,31 @@ def _write(arguments: argparse.Namespace) -> int:
                 update=update, say=_say,
             )
         else:
-            tally = write_shards(source, arguments.out, options, part, n_parts, update)
+            tally = write_shards(source, target, options, part, n_parts, update)
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
         print(f"part {part} of {n_parts} is written; when all parts are written, run: feedmill "
               f"pack --join {arguments.out}")
         return 0
-    return _join(arguments.out)
+    return _join(target)
 
 
-def _join(folder: str) -> int:
+def _check_apart(src: str, out: str) -> None:
+    """Raises ValueError if OUT is inside SRC, so that it would pack itself."""
+    if is_store_name(out):
+        inside = out.startswith(f"{src.rstrip('/')}/")
+    else:
+        inside = os.path.realpath(out).startswith(os.path.join(os.path.realpath(src), ""))
+    if inside:
+        raise ValueError(f"{out} is inside {src}: name another target")
+
+
+def _join(target: Target) -> int:
     from feedmill.packing.joining import join_shards
 
-    index = join_shards(folder)
+    index = join_shards(target)
     n_bytes = int(index.shards["bytes"].sum()) + index.n_bytes
-    print(f"{folder}: {index.n_samples:,} samples of {len(index.classes):,} classes in "
+    print(f"{target}: {index.n_samples:,} samples of {len(index.classes):,} classes in "
           f"{_shards(index.n_shards)}; with the index, {_megabytes(n_bytes)}")
     return 0
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from feedmill._ops import __version__, native
 from feedmill.packing.index import PackError
+from feedmill.packing.targets import FolderTarget
 from feedmill.packing.writer import Options, ShardJob, Tally, write_jobs
 
 # Errors of a file system that may not come again, mostly of network file systems.
@@ -131,7 +132,7 @@ def run(wanted_version: str, payload: bytes) -> Result:
             checked_s = time.monotonic()
 
     try:
-        return Result(write_jobs([job], site.folder, options, update))
+        return Result(write_jobs([job], FolderTarget(site.folder), options, update))
     except _Stopped:
         return Result(None, "the command that started it has ended")
     except PackError as error:

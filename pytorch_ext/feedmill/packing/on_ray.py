@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from feedmill.packing.index import PackError
 from feedmill.packing.node import Result, Site, payload_of, version
 from feedmill.packing.source import Source
+from feedmill.packing.targets import FolderTarget
 from feedmill.packing.writer import Layout, Options, Tally, is_complete, shard_name
 
 # How often a shard is tried before it fails for good.
@@ -66,10 +67,11 @@ def write_shards_on_ray(
         OSError: the folder can't be read or written.
     """
     folder = os.path.abspath(folder)
+    target = FolderTarget(folder)
     layout = Layout(source, options)
     tally, missing = Tally(), []
     for number in range(len(layout)):
-        if is_complete(folder, number, layout.digest):
+        if is_complete(target, number, layout.digest):
             n = layout.n_samples(number)
             tally.add(Tally(samples=n, shards=1, kept=1))
             update(n)

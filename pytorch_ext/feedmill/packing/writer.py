@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,9 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from feedmill._ops import native
-from feedmill.packing.building import Sample, Shard, build, new_file, write_file
-from feedmill.packing.index import INDEX_NAME, TRANSCODED, VERIFIED, Index, PackError
+from feedmill.packing.building import Sample, Shard, build
+from feedmill.packing.index import INDEX_NAME, TRANSCODED, VERIFIED, PackError
 from feedmill.packing.source import Source, SourceSample
+from feedmill.packing.targets import Target
 from feedmill.packing.tars import BLOCK, header_of, padded
 
 ROWS = 8  # FM_PACK_ROWS
@@ -122,9 +122,9 @@ def shard_name(number: int) -> str:
     return f"shard-{number:06}.tar"
 
 
-def part_path(folder: str, number: int) -> str:
-    """The path of a shard's own index, which exists until the indices are joined."""
-    return os.path.join(folder, f"shard-{number:06}.fmp")
+def part_name(number: int) -> str:
+    """The name of a shard's own index, which exists until the indices are joined."""
+    return f"shard-{number:06}.fmp"
 
 
 class ShardJob(NamedTuple):
@@ -179,18 +179,18 @@ class Layout:
 
 def write_shards(
     source: Source,
-    folder: str,
+    target: Target,
     options: Options,
     part: int = 0,
     n_parts: int = 1,
     update: Callable[[int], Any] = lambda n: None,
 ) -> Tally:
-    """Writes the shards of one part into a folder, each with its own index beside it.
+    """Writes the shards of one part, each with its own index beside it.
 
-    A shard and its index get their names when they are complete and on disk. A shard that has both,
-    and was made of the same source with the same options, is kept. On an error or interrupt, the
-    unfinished file is removed; a process that is killed leaves a file ``*.partial``, which
-    join_shards() removes.
+    A shard and its index get their names when they are complete and on disk, or uploaded. A shard
+    that has both, and was made of the same source with the same options, is kept. On an error or
+    interrupt, the unfinished file is removed; a process that is killed leaves a file ``*.partial``
+    in a folder, which join_shards() removes.
 
     Args:
         part, n_parts: number of this part, from 0, and of all parts. Each part has whole shards;
@@ -199,26 +199,27 @@ def write_shards(
             call.
 
     Raises:
-        PackError: the folder has another file with the name of a shard, which is not touched; or a
+        PackError: the target has another file with the name of a shard, which is not touched; or a
             source file was truncated.
         OSError: a file can't be read or written.
     """
     layout = Layout(source, options)
     jobs = [layout.job(number) for number in layout.part(part, n_parts)]
-    return write_jobs(jobs, folder, options, update)
+    return write_jobs(jobs, target, options, update)
 
 
 def write_jobs(
-    jobs: Iterable[ShardJob], folder: str, options: Options,
+    jobs: Iterable[ShardJob], target: Target, options: Options,
     update: Callable[[int], Any] = lambda n: None,
 ) -> Tally:
     """Writes shards as write_shards() does. Several processes may write the same shard at once:
-    each writes the same bytes into a file of its own, and renames it when it is complete."""
+    each writes the same bytes into a file of its own, which becomes the shard when it is
+    complete."""
     tally, missing = Tally(), []
     for job in jobs:
         tally.shards += 1
         tally.samples += len(job.samples)
-        if is_complete(folder, job.number, job.digest):
+        if is_complete(target, job.number, job.digest):
             tally.kept += 1
             update(len(job.samples))
         else:
@@ -226,17 +227,17 @@ def write_jobs(
     packed = _pack_all((sample for job in missing for sample in job.samples), options)
     try:
         for job in missing:
-            _write_shard(job, folder, packed, tally, update)
+            _write_shard(job, target, packed, tally, update)
     finally:
         packed.close()
     return tally
 
 
 def _write_shard(
-    job: ShardJob, folder: str, packed: Iterator[Packed], tally: Tally,
+    job: ShardJob, target: Target, packed: Iterator[Packed], tally: Tally,
     update: Callable[[int], Any],
 ) -> None:
-    with new_file(os.path.join(folder, job.name)) as file:
+    with target.new_file(job.name) as file:
         n_samples = len(job.samples)
         samples = [_write_sample(file, next(packed), tally, update) for _ in range(n_samples)]
         file.write(_END)
@@ -245,35 +246,27 @@ def _write_shard(
             Shard(job.name, file.tell()), samples, job.classes, rows_per_sample=ROWS,
             part=job.number, n_parts=job.n_shards, digest=job.digest,
         )
-        if os.path.exists(os.path.join(folder, INDEX_NAME)):
-            raise PackError(f"{folder}: another process has finished this pack meanwhile")
-        write_file(part_path(folder, job.number), index)
-    _sync_folder(folder)
+        if target.size(INDEX_NAME) is not None:
+            raise PackError(f"{target}: another process has finished this pack meanwhile")
+        target.write(part_name(job.number), index)
+    target.sync()
 
 
-def is_complete(folder: str, number: int, digest: bytes) -> bool:
+def is_complete(target: Target, number: int, digest: bytes) -> bool:
     """Whether the shard exists and is complete. Raises PackError if another file has its name."""
-    path = os.path.join(folder, shard_name(number))
-    if not os.path.exists(path):
+    n_bytes = target.size(shard_name(number))
+    if n_bytes is None:
         return False
     try:
-        index = Index.open(part_path(folder, number))
-        if index.digest == digest and os.stat(path).st_size == int(index.shards["bytes"][0]):
+        index = target.index(part_name(number))
+        if index.digest == digest and n_bytes == int(index.shards["bytes"][0]):
             return True
     except (OSError, PackError):
         pass
     raise PackError(
-        f"{path}: the file exists, but was not made of this source with these options; remove it, "
-        "or pack into another folder"
+        f"{target.path(shard_name(number))}: the file exists, but was not made of this source with "
+        "these options; remove it, or name another target"
     )
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_sample(
