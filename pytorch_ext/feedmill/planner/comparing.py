@@ -52,7 +52,7 @@ def why_not(what: str, differs: Callable[[], Sequence[str]], library: str = "") 
         differs: compares; returns the names of the images that differ.
         library: the library that is compared, with its version; "": Pillow.
     """
-    library = library or f"Pillow {pillow_version()}"
+    library = library or _pillow()
     try:
         different = differs()
     except Exception as error:
@@ -66,6 +66,10 @@ def why_not(what: str, differs: Callable[[], Sequence[str]], library: str = "") 
         f"the installed {library} {what} differently than feedmill does; test images differ "
         f"({', '.join(different)})"
     )
+
+
+def _pillow() -> str:
+    return f"Pillow {pillow_version()}"
 
 
 def made(width: int, height: int, channels: int = 3) -> np.ndarray:
