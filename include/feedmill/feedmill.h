@@ -252,14 +252,16 @@ typedef enum fm_layout {
 } fm_layout;
 
 /*
- * Which version of Pillow the resize must equal. Versions differ in which of the two passes runs
- * first for a source of w x h pixels that becomes ow x oh; the order changes the rounding of some
- * pixels. The rules are the same for all filters; FM_FILTER_NEAREST does not round.
+ * Which resize the native one must equal: that of a version of Pillow, or torch's of uint8 tensors.
+ * Versions of Pillow differ in which of the two passes runs first for a source of w x h pixels that
+ * becomes ow x oh; the order changes the rounding of some pixels. torch rounds the weights to 16
+ * bits, Pillow to 22. The rules are the same for all filters; FM_FILTER_NEAREST does not round.
  */
 typedef enum fm_resize_order {
     FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12.1: always the horizontal one */
     FM_RESIZE_PILLOW_13 = 1,        /* from 13.0: vertical if h - oh > 0 and h - oh > 2 (w - ow) */
-    FM_RESIZE_PILLOW_12_2 = 2       /* 12.2 up to 13.0: vertical if oh < h and h > 100 w */
+    FM_RESIZE_PILLOW_12_2 = 2,      /* 12.2 up to 13.0: vertical if oh < h and h > 100 w */
+    FM_RESIZE_TORCH = 3 /* torch's interpolate(antialias=True), always the horizontal one */
 } fm_resize_order;
 
 /*

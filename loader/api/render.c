@@ -362,7 +362,7 @@ static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
     if ((unsigned)job->format > FM_PIXEL_BGR || (unsigned)job->pixels_format > FM_PIXEL_RGBX)
         return fm_error_set(error, FM_ERR_ARGUMENT, "the pixel format is unknown");
     if (!is_resized(job)) return FM_OK;
-    if ((unsigned)job->filter >= N_FILTERS || (unsigned)job->resize_order > FM_RESIZE_PILLOW_12_2)
+    if ((unsigned)job->filter >= N_FILTERS || (unsigned)job->resize_order > FM_RESIZE_TORCH)
         return fm_error_set(error, FM_ERR_ARGUMENT, "the filter or the resize order is unknown");
     if (job->resized_width < 1 || job->resized_width > FM_MAX_SIDE || job->resized_height < 1 ||
         job->resized_height > FM_MAX_SIDE)

@@ -46,12 +46,6 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
     return FM_OK;
 }
 
-/*
- * Without negative weights, a sum can only round to 256 with more taps than this: at most 255 times
- * half a unit of rounding error per tap must reach the missing 2^21.
- */
-#define MAX_TAPS_UNCLIPPED 16448
-
 /* ---- Pillow's filters ------------------------------------------------------------------------ */
 
 /*
@@ -159,9 +153,6 @@ static bool has_negative_weights(fm_filter filter) {
 
 /* ---- computing ------------------------------------------------------------------------------- */
 
-/* Weights are integers in these units: UNITS stands for 1. */
-#define UNITS ((double)(1 << FM_COEFFS_BITS))
-
 /* Constants of a pass. */
 typedef struct scaling {
     int32_t in_size;
@@ -211,16 +202,18 @@ static inline __attribute__((always_inline)) void filter_lanes(lane_block *restr
     memcpy(lanes->sum, sum, sizeof(sum));
 }
 
-/* Normalizes the values of the first n lanes by their sums and rounds them to integers. */
+/* Normalizes the values of the first n lanes by their sums and rounds them to `bits` bits. */
 static void round_lanes(const lane_block *lanes, const double (*raw)[LANES], int32_t *weights,
-                        size_t stride, int32_t n) {
+                        size_t stride, int32_t n, int32_t bits) {
+    const double units = 1 << bits;
+    const int32_t unit = 1 << (FM_COEFFS_BITS - bits);
     double sum[LANES];
     for (int32_t i = 0; i < LANES; i++) sum[i] = lanes->sum[i] != 0.0 ? lanes->sum[i] : 1.0;
     for (int32_t t = 0; t < lanes->most_taps; t++) {
         int32_t rounded[LANES];
         for (int32_t i = 0; i < LANES; i++) {
             const double share = raw[t][i] / sum[i];
-            rounded[i] = (int32_t)((share < 0.0 ? -0.5 : 0.5) + share * UNITS);
+            rounded[i] = (int32_t)((share < 0.0 ? -0.5 : 0.5) + share * units) * unit;
         }
         for (int32_t i = 0; i < n; i++) weights[(size_t)i * stride + (size_t)t] = rounded[i];
     }
@@ -228,9 +221,10 @@ static void round_lanes(const lane_block *lanes, const double (*raw)[LANES], int
 
 /*
  * Whether the approximated values round like the exact ones: none is so close to a rounding
- * boundary that its error, below 1e-6 units, could matter.
+ * boundary that its error, below 1e-6 units of at most 22 bits, could matter.
  */
-static bool rounds_surely(const lane_block *lanes, const double (*raw)[LANES]) {
+static bool rounds_surely(const lane_block *lanes, const double (*raw)[LANES], int32_t bits) {
+    const double one = 1 << bits;
     double sum[LANES], closest[LANES];
     for (int32_t i = 0; i < LANES; i++) {
         sum[i] = lanes->sum[i] != 0.0 ? lanes->sum[i] : 1.0;
@@ -238,7 +232,7 @@ static bool rounds_surely(const lane_block *lanes, const double (*raw)[LANES]) {
     }
     for (int32_t t = 0; t < lanes->most_taps; t++) {
         for (int32_t i = 0; i < LANES; i++) {
-            const double units = fabs(raw[t][i] / sum[i]) * UNITS;
+            const double units = fabs(raw[t][i] / sum[i]) * one;
             const double distance = fabs(units - (int32_t)units - 0.5);
             closest[i] = distance < closest[i] ? distance : closest[i];
         }
@@ -277,8 +271,32 @@ static void filter_block(lane_block *lanes, const scaling *pass, double (*raw)[L
     }
 }
 
+/* The largest normalized weight of all n_out outputs of a pass, 0 or more. */
+static double largest_weight(fm_filter filter, const scaling *pass, double (*raw)[LANES],
+                             int32_t n_out) {
+    double largest = 0.0;
+    for (int32_t start = 0; start < n_out; start += LANES) {
+        const int32_t n = n_out - start < LANES ? n_out - start : LANES;
+        lane_block lanes;
+        place_lanes(&lanes, pass, start);
+        filter_block(&lanes, pass, raw, filter, false);
+        for (int32_t t = 0; t < lanes.most_taps; t++)
+            for (int32_t i = 0; i < n; i++)
+                if (raw[t][i] / lanes.sum[i] > largest) largest = raw[t][i] / lanes.sum[i];
+    }
+    return largest;
+}
+
+/* The most bits with which torch can store weights up to the largest one as 16-bit integers. */
+static int32_t count_bits(double largest) {
+    int32_t bits = 0;
+    while (bits < FM_COEFFS_BITS && (int32_t)(0.5 + largest * (1 << (bits + 1))) < 1 << 15) bits++;
+    return bits;
+}
+
+/* Rounds the weights to `bits` bits. */
 static void compute_weights(fm_coeffs *coeffs, fm_filter filter, const scaling *pass,
-                            int32_t out_first) {
+                            int32_t out_first, int32_t bits) {
     double(*const raw)[LANES] = (double(*)[LANES])coeffs->scratch;
     const bool has_sines = filter == FM_FILTER_HAMMING || filter == FM_FILTER_LANCZOS;
     const size_t stride = (size_t)coeffs->stride;
@@ -289,9 +307,9 @@ static void compute_weights(fm_coeffs *coeffs, fm_filter filter, const scaling *
         lane_block lanes;
         place_lanes(&lanes, pass, out_first + start);
         filter_block(&lanes, pass, raw, filter, has_sines);
-        if (has_sines && !rounds_surely(&lanes, (const double(*)[LANES])raw))
+        if (has_sines && !rounds_surely(&lanes, (const double(*)[LANES])raw, bits))
             filter_block(&lanes, pass, raw, filter, false);
-        round_lanes(&lanes, (const double(*)[LANES])raw, weights, stride, n);
+        round_lanes(&lanes, (const double(*)[LANES])raw, weights, stride, n, bits);
         for (int32_t i = 0; i < n; i++) {
             const int32_t n_taps = (int32_t)lanes.n_taps[i];
             coeffs->first[start + i] = (int32_t)lanes.first[i];
@@ -338,11 +356,18 @@ int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
     coeffs->stride = stride;
     coeffs->max_taps = 0;
     coeffs->has_table = false;
-    if (filter == FM_FILTER_NEAREST)
+    int32_t bits = FM_COEFFS_BITS;
+    if (filter == FM_FILTER_NEAREST) {
         compute_nearest(coeffs, pass.scale, out_first);
-    else
-        compute_weights(coeffs, filter, &pass, out_first);
-    coeffs->clips = has_negative_weights(filter) || coeffs->max_taps > MAX_TAPS_UNCLIPPED;
+    } else {
+        if (coeffs->short_weights)
+            bits = count_bits(
+                largest_weight(filter, &pass, (double(*)[LANES])coeffs->scratch, out_size));
+        compute_weights(coeffs, filter, &pass, out_first, bits);
+    }
+    /* Without negative weights, a sum can only round to 256 if 255 times the rounding errors, of at
+     * most half a unit per tap, reach the missing half of 2^bits. */
+    coeffs->clips = has_negative_weights(filter) || 255 * coeffs->max_taps >= 1 << bits;
     return FM_OK;
 }
 

@@ -8,6 +8,12 @@
  * n_taps[i], clipped to 0 to 255. An output's negative weights add up to more than -0.3 * 2^22 and
  * its positive ones to less than 1.3 * 2^22, so that sums fit 32 bits in any order.
  *
+ * With short_weights, they are those of torch's resize of uint8 tensors by bilinear, bicubic or
+ * Lanczos with antialias (_compute_index_ranges_int16_weights() in its UpSampleKernel.cpp): 16-bit
+ * integers in units of 2^-bits, where bits, 13 to 22, is as large as all weights of the pass allow.
+ * An output of torch's is (2^(bits - 1) + sum of weights * input) >> bits. That is the formula
+ * above with 2^(22 - bits) times these weights, which are stored here.
+ *
  * The caller owns the struct; one thread at a time.
  */
 #ifndef FM_TRANSFORM_COEFFS_H
@@ -22,15 +28,16 @@
 #define FM_COEFFS_BITS 22
 
 typedef struct fm_coeffs {
-    int32_t n;        /* outputs */
-    int32_t stride;   /* weights stored per output, a multiple of 4 */
-    int32_t max_taps; /* the largest of n_taps */
-    bool clips;       /* a sum may round to less than 0 or more than 255 */
-    int32_t *first;   /* by output; after computing, first and first + n_taps never decrease */
-    int32_t *n_taps;  /* by output, 1 to stride */
-    int32_t *weights; /* by output and tap; 0 after an output's taps, up to the stride */
-    double *scratch;  /* weights of some outputs before rounding */
-    bool has_table;   /* a kernel's prepare function has filled `table` from the weights */
+    int32_t n;          /* outputs */
+    int32_t stride;     /* weights stored per output, a multiple of 4 */
+    int32_t max_taps;   /* the largest of n_taps */
+    bool short_weights; /* torch's; to be set before computing */
+    bool clips;         /* a sum may round to less than 0 or more than 255 */
+    int32_t *first;     /* by output; after computing, first and first + n_taps never decrease */
+    int32_t *n_taps;    /* by output, 1 to stride */
+    int32_t *weights;   /* by output and tap; 0 after an output's taps, up to the stride */
+    double *scratch;    /* weights of some outputs before rounding */
+    bool has_table;     /* a kernel's prepare function has filled `table` from the weights */
     uint8_t *table;
     /* Capacities of the arrays. */
     size_t n_outputs_held, n_weights_held, n_scratch_held, n_table_bytes_held;

@@ -13,7 +13,7 @@
 #define HALF (1u << (FM_COEFFS_BITS - 1))
 
 /*
- * Sums are modulo 2^32: weights add up to 2^22, within half a unit each, and the positive ones to
+ * Sums are modulo 2^32: weights add up to 2^22, up to rounding errors, and the positive ones to
  * at most 1.3 times that, so that a sum lies between -2^31 and 2^31 for up to 65,535 taps.
  * Clipping, which would cost the usual case a third of its speed, is only done if fm_coeffs.clips
  * is set.
@@ -93,8 +93,9 @@ static int prepare(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) 
  *     weight = d3 * 2^14 + d2 * 2^9 + d1 * 2^4 + d0,   d2 and d1 below 32, d0 below 16,
  *
  * and each digit's products with the bytes are summed. All sums fit 16 bits: 8 * 255 * 31 = 63,240
- * for d2 and d1; the d3 add up to at most 256, hence 65,280. Carries are added to the next digit's
- * sum; the bits shifted out do not influence the result.
+ * for d2 and d1; the d3 add up to at most 256, hence 65,280, as the weights exceed 2^22 by at most
+ * half of 2^8 each. Carries are added to the next digit's sum; the bits shifted out do not
+ * influence the result.
  */
 #define DIGIT_TAPS 8
 

@@ -4,14 +4,15 @@
 static bool is_same(const fm_pass_key *a, const fm_pass_key *b) {
     return a->filter == b->filter && a->in_size == b->in_size && a->out_size == b->out_size &&
            a->first == b->first && a->n == b->n && a->span[0] == b->span[0] &&
-           a->span[1] == b->span[1] && a->mirror_input == b->mirror_input &&
-           a->mirror_output == b->mirror_output;
+           a->span[1] == b->span[1] && a->short_weights == b->short_weights &&
+           a->mirror_input == b->mirror_input && a->mirror_output == b->mirror_output;
 }
 
 static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
     fm_coeffs *const coeffs = &pass->coeffs;
     const fm_pass_key *const key = &pass->key;
     const float whole[2] = {0.0f, (float)key->in_size};
+    coeffs->short_weights = key->short_weights;
     const int status = fm_coeffs_compute_part(
         coeffs, key->filter, key->in_size, key->span[1] > 0.0f ? key->span : whole, key->out_size,
         key->first, key->n, passes->counter, error);

@@ -19,6 +19,7 @@ typedef struct fm_pass_key {
     int32_t in_size, out_size; /* pixels, 1 to 65,535 */
     int32_t first, n;          /* the outputs that are needed */
     float span[2];             /* the part of the input that is resized; 0, 0: all of it */
+    bool short_weights;        /* fm_coeffs.short_weights */
     bool mirror_input;         /* the input is stored mirrored */
     bool mirror_output;        /* the outputs are needed in mirrored order */
 } fm_pass_key;

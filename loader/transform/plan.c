@@ -241,10 +241,10 @@ int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) 
                             "layout is %d; allowed are %d (NCHW) and %d (NHWC)",
                             (int)transform->layout, FM_NCHW, FM_NHWC);
     if ((int)transform->resize_order < FM_RESIZE_HORIZONTAL_FIRST ||
-        transform->resize_order > FM_RESIZE_PILLOW_12_2)
+        transform->resize_order > FM_RESIZE_TORCH)
         return fm_error_set(error, FM_ERR_ARGUMENT, "resize_order is %d; allowed are %d to %d",
                             (int)transform->resize_order, FM_RESIZE_HORIZONTAL_FIRST,
-                            FM_RESIZE_PILLOW_12_2);
+                            FM_RESIZE_TORCH);
     int status = check_in(transform, error);
     if (!status) status = add_ops(plan, transform, error);
     if (!status && plan->dtype != FM_UINT8) status = fill_table(plan, transform, error);

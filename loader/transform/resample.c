@@ -118,6 +118,10 @@ static bool is_scaled(int32_t size, const float span[2], int32_t out_size) {
     return out_size != size || is_part;
 }
 
+static bool has_short_weights(const fm_resample *resample) {
+    return resample->plan->resize_order == FM_RESIZE_TORCH;
+}
+
 /* Sets up the horizontal pass, and the needed columns, relative to the stored source's left edge.
  */
 static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int32_t first,
@@ -137,6 +141,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
                              .first = first,
                              .n = n,
                              .span = {geometry->resized_columns[0], geometry->resized_columns[1]},
+                             .short_weights = has_short_weights(resample),
                              .mirror_input = geometry->mirror_source,
                              .mirror_output = geometry->flip};
     const fm_pass *pass;
@@ -164,7 +169,8 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
                              .out_size = geometry->resized_height,
                              .first = first,
                              .n = n,
-                             .span = {geometry->resized_rows[0], geometry->resized_rows[1]}};
+                             .span = {geometry->resized_rows[0], geometry->resized_rows[1]},
+                             .short_weights = has_short_weights(resample)};
     const fm_pass *pass;
     const int status = fm_passes_get(&resample->row_passes, &key, &pass, error);
     if (status) return status;
@@ -175,9 +181,9 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
 }
 
 /*
- * Whether the vertical pass runs first, by Pillow's rules. They depend on the size of the cropped
- * image, as torchvision crops before it resizes. With FM_FILTER_NEAREST the order does not change
- * the result, and the faster one is used.
+ * Whether the vertical pass runs first, by Pillow's rules; never in torch. They depend on the size
+ * of the cropped image, as torchvision crops before it resizes. With FM_FILTER_NEAREST the order
+ * does not change the result, and the faster one is used.
  */
 static bool rows_first(const fm_resample *resample, const fm_geometry *geometry) {
     const fm_resize_order order = resample->plan->resize_order;

@@ -3,8 +3,9 @@
  * layout, row by row as they are decoded. The crop is never stored as a whole.
  *
  * The resize equals Pillow's (src/libImaging/Resample.c) bit for bit: 22-bit integer weights, two
- * passes with rounding to 8 bits after each, in the order of plan->resize_order. FM_FILTER_NEAREST
- * copies pixels.
+ * passes with rounding to 8 bits after each, in the order of plan->resize_order. With
+ * FM_RESIZE_TORCH it equals torch's of uint8 tensors, whose weights have 16 bits.
+ * FM_FILTER_NEAREST copies pixels.
  *
  * Sequence per sample: fm_resample_begin(), fm_resample_start(), then fm_resample_rows() and
  * fm_resample_push() until fm_resample_rows() returns 0. One fm_resample per thread, kept for all

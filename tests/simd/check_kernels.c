@@ -152,6 +152,7 @@ static void random_weights(int32_t *weights, int32_t n, bool negative) {
 /* Weights of n outputs from n_in pixels, in any of the orders that the transform makes. */
 static void random_columns(fm_coeffs *coeffs, int32_t n_in, int32_t n_out, int32_t first,
                            int32_t n) {
+    coeffs->short_weights = random_below(2);
     assert_int_equal(
         fm_coeffs_compute(coeffs, FM_FILTER_BILINEAR, n_in, n_out, first, n, NULL, NULL), FM_OK);
     if (random_below(2)) fm_coeffs_mirror_input(coeffs, n_in);
@@ -238,6 +239,10 @@ static void vertical_equals_scalar(void **state) {
         if (c % 16 == 0 && n_taps <= 4)
             for (int32_t t = 0; t < n_taps; t++)
                 weights[t] = (1 << FM_COEFFS_BITS) / n_taps + random_below(3) - 1;
+        /* Short weights, which leave more. */
+        if (c % 16 == 1)
+            for (int32_t t = 0; t < n_taps; t++)
+                weights[t] = (weights[t] + random_below(2) * 255) / 256 * 256;
         const size_t n = 1 + (size_t)random_below(c % 5 ? 300 : 3000);
         const uint8_t *in[MOST_ROWS];
         fill_rows(in, n_taps, n);

@@ -187,7 +187,7 @@ static void a_job_equals_its_steps(void **state) {
         job.resized_width = 1 + random_below(MOST_SIDE);
         job.resized_height = 1 + random_below(MOST_SIDE);
         job.filter = (fm_filter)random_below(FM_FILTER_NEAREST + 1);
-        job.resize_order = (fm_resize_order)random_below(FM_RESIZE_PILLOW_12_2 + 1);
+        job.resize_order = (fm_resize_order)random_below(FM_RESIZE_TORCH + 1);
         job.window = random_rect(job.resized_width, job.resized_height);
         job.window_orientation = (fm_orientation)(1 + random_below(8));
         job.format = (fm_pixel_format)random_below(3);

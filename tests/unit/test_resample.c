@@ -32,8 +32,8 @@ static uint8_t *make_image(int32_t width, int32_t height) {
 
 /* ---- a reference resize of whole images, to compare with ------------------------------------- */
 
-static int32_t weight_of(double share) {
-    return (int32_t)((share < 0 ? -0.5 : 0.5) + share * (1 << 22));
+static int32_t weight_of(double share, int bits) {
+    return (int32_t)((share < 0 ? -0.5 : 0.5) + share * (1 << bits));
 }
 
 static double reference_sinc(double x) {
@@ -58,60 +58,82 @@ static double reference_filter(fm_filter filter, double x) {
     return 1 - x;
 }
 
+/* Computes output i's normalized weights, of inputs *first to *end - 1. */
+static void reference_weights(double *shares, int32_t *first, int32_t *end, int32_t i, int32_t n_in,
+                              int32_t n_out, fm_filter filter) {
+    const double scale = (double)n_in / n_out, stretch = scale < 1 ? 1 : scale;
+    const double support = reference_reach[filter] * stretch, center = (i + 0.5) * scale;
+    *first = (int32_t)(center - support + 0.5), *end = (int32_t)(center + support + 0.5);
+    *first = *first < 0 ? 0 : *first;
+    *end = *end > n_in ? n_in : *end;
+    double sum = 0;
+    for (int32_t j = *first; j < *end; j++) {
+        shares[j] = reference_filter(filter, (j - center + 0.5) * (1.0 / stretch));
+        sum += shares[j];
+    }
+    for (int32_t j = *first; j < *end; j++) shares[j] /= sum;
+}
+
+/* The bits of torch's 16-bit weights, which depend on the largest of them. */
+static int reference_bits(double *shares, int32_t n_in, int32_t n_out, fm_filter filter) {
+    double largest = 0;
+    for (int32_t i = 0; i < n_out; i++) {
+        int32_t first, end;
+        reference_weights(shares, &first, &end, i, n_in, n_out, filter);
+        for (int32_t j = first; j < end; j++) largest = fmax(largest, shares[j]);
+    }
+    for (int bits = 0; bits < 22; bits++)
+        if (weight_of(largest, bits + 1) > INT16_MAX) return bits;
+    return 22;
+}
+
 /* One axis: out[i * step] of n_out from in[j * step] of n_in, for each of the three channels. */
 static void reference_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in,
-                           int32_t n_out, fm_filter filter) {
-    const double scale = (double)n_in / n_out, stretch = scale < 1 ? 1 : scale;
+                           int32_t n_out, fm_filter filter, fm_resize_order order) {
     if (filter == FM_FILTER_NEAREST) {
+        const double scale = (double)n_in / n_out;
         double place = scale * 0.5;
         for (int32_t i = 0; i < n_out; i++, place += scale)
             memcpy(out + (size_t)i * step, in + (size_t)(int32_t)place * step, 3);
         return;
     }
-    const double support = reference_reach[filter] * stretch;
-    double *const raw = malloc((size_t)n_in * sizeof(*raw));
-    assert_non_null(raw);
+    double *const shares = malloc((size_t)n_in * sizeof(*shares));
+    assert_non_null(shares);
+    const int bits = order == FM_RESIZE_TORCH ? reference_bits(shares, n_in, n_out, filter) : 22;
     for (int32_t i = 0; i < n_out; i++) {
-        const double center = (i + 0.5) * scale;
-        int32_t first = (int32_t)(center - support + 0.5), end = (int32_t)(center + support + 0.5);
-        first = first < 0 ? 0 : first;
-        end = end > n_in ? n_in : end;
-        double sum = 0;
-        for (int32_t j = first; j < end; j++) {
-            raw[j] = reference_filter(filter, (j - center + 0.5) * (1.0 / stretch));
-            sum += raw[j];
-        }
+        int32_t first, end;
+        reference_weights(shares, &first, &end, i, n_in, n_out, filter);
         for (size_t c = 0; c < 3; c++) {
-            int64_t total = 1 << 21;
+            int64_t total = 1 << (bits - 1);
             for (int32_t j = first; j < end; j++)
-                total += (int64_t)weight_of(raw[j] / sum) * in[(size_t)j * step + c];
-            total >>= 22;
+                total += (int64_t)weight_of(shares[j], bits) * in[(size_t)j * step + c];
+            total >>= bits;
             out[(size_t)i * step + c] = total < 0 ? 0 : total > 255 ? 255 : (uint8_t)total;
         }
     }
-    free(raw);
+    free(shares);
 }
 
 static uint8_t *reference_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width,
-                                  fm_filter filter) {
+                                  fm_filter filter, fm_resize_order order) {
     if (new_width == width) return in;
     uint8_t *const out = malloc(3 * (size_t)new_width * (size_t)height);
     assert_non_null(out);
     for (size_t y = 0; y < (size_t)height; y++)
         reference_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width,
-                       new_width, filter);
+                       new_width, filter, order);
     free(in);
     return out;
 }
 
 static uint8_t *reference_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height,
-                               fm_filter filter) {
+                               fm_filter filter, fm_resize_order order) {
     if (new_height == height) return in;
     const size_t stride = 3 * (size_t)width;
     uint8_t *const out = malloc(stride * (size_t)new_height);
     assert_non_null(out);
     for (size_t x = 0; x < (size_t)width; x++)
-        reference_line(out + 3 * x, in + 3 * x, stride, height, new_height, filter);
+        reference_line(out + 3 * x, in + 3 * x, stride, height, new_height, filter, order);
     free(in);
     return out;
 }
@@ -138,10 +160,11 @@ static void reference_sample(uint8_t *out, const uint8_t *image, int32_t image_w
             ? shrinks && source.height - height > 2 * (source.width - width)
             : order == FM_RESIZE_PILLOW_12_2 && shrinks && source.height > 100 * source.width;
     if (vertical_first)
-        pixels = reference_rows(pixels, source.width, source.height, height, filter);
+        pixels = reference_rows(pixels, source.width, source.height, height, filter, order);
     pixels = reference_columns(pixels, source.width, vertical_first ? height : source.height, width,
-                               filter);
-    if (!vertical_first) pixels = reference_rows(pixels, width, source.height, height, filter);
+                               filter, order);
+    if (!vertical_first)
+        pixels = reference_rows(pixels, width, source.height, height, filter, order);
     for (int32_t c = 0; c < 3; c++) {
         for (int32_t y = 0; y < window.height; y++) {
             for (int32_t x = 0; x < window.width; x++) {
@@ -214,30 +237,33 @@ static uint32_t sum_of(const uint8_t *bytes, size_t n) {
     return sum;
 }
 
-static void results_equal_pillows(void **state) {
+static void results_equal_pillows_and_torchs(void **state) {
     (void)state;
     static const struct {
         int32_t width, height, new_width, new_height;
         uint32_t pillow_12, pillow_13; /* up to 12.1, from 13.0 */
+        uint32_t torch;                /* 0: it has no such filter */
         fm_filter filter;
     } golden[] = {
-        {276, 269, 224, 224, 0x3da6efe2, 0x3da6efe2, FM_FILTER_BILINEAR},
-        {100, 190, 90, 100, 0x13b46838, 0xa19afe43, FM_FILTER_BILINEAR},
-        {17, 33, 40, 21, 0x75c6de78, 0x762eb9ba, FM_FILTER_BILINEAR},
-        {1, 50, 9, 7, 0x6c90e7d0, 0x6c90e7d0, FM_FILTER_BILINEAR},
-        {640, 3, 32, 32, 0x69c9d792, 0x69c9d792, FM_FILTER_BILINEAR},
-        {900, 1200, 20, 30, 0xf76710f8, 0xf76710f8, FM_FILTER_BILINEAR},
-        {100, 190, 90, 100, 0xdd4f3e92, 0xc36fc62e, FM_FILTER_BICUBIC},
-        {17, 33, 40, 21, 0x38af190d, 0xe743d864, FM_FILTER_BICUBIC},
-        {100, 190, 90, 100, 0x69fe1422, 0xbf57eeb8, FM_FILTER_BOX},
-        {17, 33, 40, 21, 0x8127da7f, 0x8127da7f, FM_FILTER_BOX},
-        {100, 190, 90, 100, 0xee5d9b87, 0xbd7537ed, FM_FILTER_HAMMING},
-        {17, 33, 40, 21, 0xdc26dcd7, 0xf7030d6c, FM_FILTER_HAMMING},
-        {100, 190, 90, 100, 0xee86d6e0, 0x664e7a59, FM_FILTER_LANCZOS},
-        {17, 33, 40, 21, 0x58f98460, 0x51c83529, FM_FILTER_LANCZOS},
-        {100, 190, 90, 100, 0x201c6dce, 0x201c6dce, FM_FILTER_NEAREST},
-        {17, 33, 40, 21, 0x178d70b7, 0x178d70b7, FM_FILTER_NEAREST},
+        {276, 269, 224, 224, 0x3da6efe2, 0x3da6efe2, 0x72763acd, FM_FILTER_BILINEAR},
+        {100, 190, 90, 100, 0x13b46838, 0xa19afe43, 0xb48072d8, FM_FILTER_BILINEAR},
+        {17, 33, 40, 21, 0x75c6de78, 0x762eb9ba, 0x18feb666, FM_FILTER_BILINEAR},
+        {1, 50, 9, 7, 0x6c90e7d0, 0x6c90e7d0, 0x6c90e7d0, FM_FILTER_BILINEAR},
+        {640, 3, 32, 32, 0x69c9d792, 0x69c9d792, 0x69c9d792, FM_FILTER_BILINEAR},
+        {900, 1200, 20, 30, 0xf76710f8, 0xf76710f8, 0xf76710f8, FM_FILTER_BILINEAR},
+        {100, 190, 90, 100, 0xdd4f3e92, 0xc36fc62e, 0x681466a1, FM_FILTER_BICUBIC},
+        {17, 33, 40, 21, 0x38af190d, 0xe743d864, 0x800a3ae4, FM_FILTER_BICUBIC},
+        {100, 190, 90, 100, 0x69fe1422, 0xbf57eeb8, 0, FM_FILTER_BOX},
+        {17, 33, 40, 21, 0x8127da7f, 0x8127da7f, 0, FM_FILTER_BOX},
+        {100, 190, 90, 100, 0xee5d9b87, 0xbd7537ed, 0, FM_FILTER_HAMMING},
+        {17, 33, 40, 21, 0xdc26dcd7, 0xf7030d6c, 0, FM_FILTER_HAMMING},
+        {100, 190, 90, 100, 0xee86d6e0, 0x664e7a59, 0x9b886dfc, FM_FILTER_LANCZOS},
+        {17, 33, 40, 21, 0x58f98460, 0x51c83529, 0xbf45653a, FM_FILTER_LANCZOS},
+        {100, 190, 90, 100, 0x201c6dce, 0x201c6dce, 0, FM_FILTER_NEAREST},
+        {17, 33, 40, 21, 0x178d70b7, 0x178d70b7, 0, FM_FILTER_NEAREST},
     };
+    static const fm_resize_order orders[] = {FM_RESIZE_HORIZONTAL_FIRST, FM_RESIZE_PILLOW_13,
+                                             FM_RESIZE_TORCH};
     for (size_t i = 0; i < sizeof(golden) / sizeof(*golden); i++) {
         const int32_t width = golden[i].width, height = golden[i].height;
         uint8_t *const image = make_image(width, height);
@@ -246,17 +272,17 @@ static void results_equal_pillows(void **state) {
             .resized_width = golden[i].new_width,
             .resized_height = golden[i].new_height,
             .window = {.width = golden[i].new_width, .height = golden[i].new_height}};
-        for (int order = 0; order < 2; order++) {
-            fm_plan plan = make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8, FM_NCHW,
-                                     order ? FM_RESIZE_PILLOW_13 : FM_RESIZE_HORIZONTAL_FIRST);
+        const uint32_t sums[] = {golden[i].pillow_12, golden[i].pillow_13, golden[i].torch};
+        for (int k = 0; k < (golden[i].torch ? 3 : 2); k++) {
+            fm_plan plan =
+                make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8, FM_NCHW, orders[k]);
             plan.filter = golden[i].filter;
             fm_resample *resample;
             assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
             uint8_t *const out = malloc(plan.sample_bytes);
             assert_non_null(out);
             run(resample, image, width, &geometry, out);
-            assert_int_equal(sum_of(out, plan.sample_bytes),
-                             order ? golden[i].pillow_13 : golden[i].pillow_12);
+            assert_int_equal(sum_of(out, plan.sample_bytes), sums[k]);
             free(out);
             fm_resample_close(&resample);
         }
@@ -323,7 +349,7 @@ static void any_window_flip_and_block_equals_the_plain_resize(void **state) {
                                        .width = random_side(),
                                        .height = random_side()};
         compare(image, 100, &geometry, (fm_dtype)(FM_UINT8 + random_below(4)),
-                (fm_layout)random_below(2), (fm_resize_order)random_below(3),
+                (fm_layout)random_below(2), (fm_resize_order)random_below(4),
                 (fm_filter)(i % (FM_FILTER_NEAREST + 1)));
     }
     free(image);
@@ -344,10 +370,11 @@ static void the_longest_sides_are_exact(void **state) {
                                       .resized_width = 3,
                                       .resized_height = size,
                                       .window = {.width = 3, .height = size}};
-            for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++) {
-                compare(image, 65535, &wide, FM_UINT8, FM_NCHW, FM_RESIZE_PILLOW_13,
-                        (fm_filter)filter);
-                compare(image, 2, &high, FM_UINT8, FM_NCHW, FM_RESIZE_PILLOW_13, (fm_filter)filter);
+            for (int i = 0; i < 2 * (FM_FILTER_NEAREST + 1); i++) {
+                const fm_filter filter = (fm_filter)(i / 2);
+                const fm_resize_order order = i % 2 ? FM_RESIZE_TORCH : FM_RESIZE_PILLOW_13;
+                compare(image, 65535, &wide, FM_UINT8, FM_NCHW, order, filter);
+                compare(image, 2, &high, FM_UINT8, FM_NCHW, order, filter);
             }
         }
     }
@@ -355,9 +382,9 @@ static void the_longest_sides_are_exact(void **state) {
                                .resized_width = 65535,
                                .resized_height = 2,
                                .window = {.left = 65000, .width = 600, .height = 2}};
-    for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++)
-        compare(image, 65535, &grown, FM_UINT8, FM_NCHW, FM_RESIZE_HORIZONTAL_FIRST,
-                (fm_filter)filter);
+    for (int i = 0; i < 2 * (FM_FILTER_NEAREST + 1); i++)
+        compare(image, 65535, &grown, FM_UINT8, FM_NCHW,
+                i % 2 ? FM_RESIZE_TORCH : FM_RESIZE_HORIZONTAL_FIRST, (fm_filter)(i / 2));
     free(image);
 }
 
@@ -521,7 +548,7 @@ static void vertical_kernel_is_exact_for_any_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_equal_pillows),
+        cmocka_unit_test(results_equal_pillows_and_torchs),
         cmocka_unit_test(any_window_flip_and_block_equals_the_plain_resize),
         cmocka_unit_test(the_longest_sides_are_exact),
         cmocka_unit_test(only_what_shows_is_asked_for),

@@ -1,7 +1,8 @@
-"""Tools to compare the results of native code with the installed Pillow's on small test images.
+"""Tools to compare the results of native code with the installed Pillow's, torchvision's and
+torch's on small test images.
 
-Version numbers do not tell whether the installed Pillow and torchvision give the same pixels as the
-native code: builds of one version differ (another libjpeg, pillow-simd), and future versions may.
+Version numbers do not tell whether the installed libraries give the same pixels as the native code:
+builds of one version differ (another libjpeg, pillow-simd), and future versions may.
 Therefore each part (the decoder of a format, a filter of the resize, an augmentation) is compared
 when the first loader of a process needs it, and the result holds for the process. A part that
 differs is not used natively, and explain() says so. ``equality`` compares decoding and resizing,
@@ -43,26 +44,32 @@ def forget() -> None:
     _found.clear()
 
 
-def why_not(what: str, differs: Callable[[], Sequence[str]]) -> str:
+def why_not(what: str, differs: Callable[[], Sequence[str]], library: str = "") -> str:
     """Compares a part. Returns the reason against using it natively; "" if there is none.
 
     Args:
         what: the part as a verb phrase, such as "decodes JPEGs".
         differs: compares; returns the names of the images that differ.
+        library: the library that is compared, with its version; "": Pillow.
     """
+    library = library or _pillow()
     try:
         different = differs()
     except Exception as error:
         return (
-            f"could not check that Pillow {pillow_version()} {what} like feedmill does: "
+            f"could not check that {library} {what} like feedmill does: "
             f"{type(error).__name__}: {error}"
         )
     if not different:
         return ""
     return (
-        f"the installed Pillow {pillow_version()} {what} differently than feedmill does; test "
-        f"images differ ({', '.join(different)})"
+        f"the installed {library} {what} differently than feedmill does; test images differ "
+        f"({', '.join(different)})"
     )
+
+
+def _pillow() -> str:
+    return f"Pillow {pillow_version()}"
 
 
 def made(width: int, height: int, channels: int = 3) -> np.ndarray:

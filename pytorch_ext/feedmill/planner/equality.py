@@ -1,21 +1,25 @@
-"""Checks that the installed Pillow decodes and resizes to the native code's pixels; see
-``comparing``."""
+"""Checks that the installed Pillow decodes and resizes to the native code's pixels, and that the
+installed torch resizes tensors to them; see ``comparing``."""
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
+from feedmill._internals import mode_of_number
 from feedmill._ops import native
 from feedmill.planner.comparing import Run, made, once, why_not
 from feedmill.planner.plan import (
     FILTER_NAMES,
     FILTERS,
     RANDOM_RESIZED_CROP,
+    TORCHS_RESIZE,
     Op,
     UnsupportedError,
     likely_resize_order,
@@ -152,16 +156,18 @@ _CROP = Op(
 )
 
 
-def resize_order(kind: int) -> int:
+def resize_order(kind: int, of_tensors: bool = False) -> int:
     """fm_resize_order with which the native resize gives the installed Pillow's pixels.
 
     Args:
         kind: fm_filter.
+        of_tensors: those of the installed torch and torchvision's v2 instead, for uint8 tensors.
 
     Raises:
         UnsupportedError: no order does.
     """
-    order: int | str = once(("resize", kind), lambda: _find_order(kind))
+    find = _try_torchs_resize if of_tensors else _find_order
+    order: int | str = once(("resize", kind, of_tensors), lambda: find(kind))
     if isinstance(order, str):
         raise UnsupportedError(order)
     return order
@@ -172,26 +178,57 @@ def _find_order(kind: int) -> int | str:
     first = likely_resize_order()
     reason = ""
     for order in (first, *(one for one in _ORDERS if one != first)):
-        reason = why_not(what, lambda order=order: _resized_otherwise(kind, order))  # type: ignore[misc]
+        reason = why_not(what, lambda order=order: _resized_otherwise(kind, order, _by_pillow))  # type: ignore[misc]
         if not reason:
             return order
     return reason
 
 
-def _resized_otherwise(kind: int, order: int) -> list[str]:
-    """Compares with one order; returns the sizes of the crops that Pillow resizes differently."""
+def _try_torchs_resize(kind: int) -> int | str:
+    reason = why_not(
+        f"resizes uint8 tensors by {FILTER_NAMES[kind]}",
+        lambda: _resized_otherwise(kind, TORCHS_RESIZE, _by_torch),
+        f"torch {torch.__version__}",
+    )
+    return reason or TORCHS_RESIZE
+
+
+def _by_pillow(crop: np.ndarray, number: int) -> list[np.ndarray]:
     from PIL import Image
 
+    return [np.asarray(Image.fromarray(crop).resize(_SIZE, number))]
+
+
+def _by_torch(crop: np.ndarray, number: int) -> list[np.ndarray]:
+    """In the memory format of converted PIL images, and in torch's contiguous one."""
+    resize = sys.modules["torchvision.transforms.v2.functional"].resize
+    mode = mode_of_number(number)
+    interleaved = torch.from_numpy(crop).permute(2, 0, 1)
+    images = [
+        resize(image, [_SIZE[1], _SIZE[0]], interpolation=mode, antialias=True)
+        for image in (interleaved, interleaved.contiguous())
+    ]
+    return [image.permute(1, 2, 0).numpy() for image in images]
+
+
+def _resized_otherwise(
+    kind: int, order: int, resize: Callable[[np.ndarray, int], list[np.ndarray]]
+) -> list[str]:
+    """Compares with one order; returns the sizes of the crops that are resized differently.
+
+    Args:
+        resize: returns the results for an image of [height, width, 3] and Pillow's number of the
+            filter, which should be equal.
+    """
     number = next(one for one, filter_ in FILTERS.items() if filter_ == kind)
     pixels = made(*_CROPPED)
-    image = Image.fromarray(pixels)
     different = []
     run = Run([_CROP._replace(filter=kind)], pixels, _N_CROPS, order)
     try:
         for draws, got in itertools.islice(run.results(), _N_CROPS):
             _, top, left, height, width, *_ = draws[0]
-            crop = image.crop((left, top, left + width, top + height))
-            if not np.array_equal(got, np.asarray(crop.resize(_SIZE, number))):
+            crop = pixels[top : top + height, left : left + width]
+            if not all(np.array_equal(got, wanted) for wanted in resize(crop, number)):
                 different.append(f"{width} x {height}")
     finally:
         run.close()

@@ -105,6 +105,10 @@ class PixelValues:
                 f"channel{'s' if self.channels > 1 else ''}, which the native path needs"
             )
 
+    def is_unchanged(self) -> bool:
+        """Whether images are uint8 tensors with the pixel values of the PIL images."""
+        return _is_ramp(self.ramp.as_subclass(torch.Tensor))
+
     def erase(self, values: Sequence[float]) -> None:
         """Adds RandomErasing's values, one or one for each channel, as a column of the ramp.
 
@@ -182,7 +186,7 @@ class PixelValues:
             self.erased = tuple(map(float, erased))
         if ramp.dtype is torch.uint8:
             self.dtype = "uint8"
-            if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand_as(ramp)):
+            if not _is_ramp(ramp):
                 reasons.append(
                     "the transform changes uint8 values, which is not supported natively; convert "
                     "them to a floating-point type before"
@@ -201,6 +205,12 @@ def _ramp(n_channels: int) -> Any:
 
     values = np.arange(256, dtype=np.uint8)[None]
     return Image.fromarray(values if n_channels == 1 else np.stack([values] * 3, axis=2))
+
+
+def _is_ramp(image: torch.Tensor) -> bool:
+    """Whether a tensor of [channels, 1, 256] has the ramp's values."""
+    values = torch.arange(256, dtype=torch.uint8)
+    return image.dtype is torch.uint8 and torch.equal(image, values.expand_as(image))
 
 
 def _check_normalize(transform: Any, dtype: torch.dtype, n_channels: int) -> None:

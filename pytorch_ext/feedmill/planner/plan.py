@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
+
 # fm_op_kind -> the name of torchvision's class.
 OP_NAMES = {
     1: "Resize",
@@ -58,6 +60,8 @@ MAX_OPS = 64
 # PIL.Image.Resampling -> fm_filter; and the names, by fm_filter.
 FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
 FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
+# fm_resize_order of torch's resize of uint8 tensors; the lower ones are those of Pillow's versions.
+TORCHS_RESIZE = 3
 
 
 class Op(NamedTuple):
@@ -152,7 +156,8 @@ class Plan:
         dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
         value_table: maps pixel values to the batch's values, by (channel, pixel value): 3 x 256
             values of type dtype, as bytes; None if dtype is "uint8".
-        resize_order: which pass the installed Pillow's resize does first, as fm_resize_order.
+        resize_order: which pass the installed Pillow's resize does first, as fm_resize_order;
+            TORCHS_RESIZE: the transform resizes uint8 tensors.
         max_image_pixels: images of more pixels go through Pillow.
         as_image: a single sample is a torchvision tv_tensors.Image, not a plain tensor.
         as_array: the transform returns NumPy arrays, which timm's fast_collate makes a tensor.
@@ -207,6 +212,8 @@ class Plan:
         for number, view in enumerate(self.views):
             texts.setdefault(view._describe_ops(), []).append(str(number + 1))
         by = f"pixels as in Pillow {pillow_version()} (resize order {self.resize_order})"
+        if self.resize_order == TORCHS_RESIZE:
+            by = f"pixels as in Pillow {pillow_version()}, resized as in torch {torch.__version__}"
         if self.decodes_scaled:
             by = "decode='scaled': large JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, with "\
                  "other pixels than Pillow's"

@@ -40,6 +40,7 @@ from feedmill.planner.picking import Choice
 from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
     CENTER_CROP,
+    FILTER_NAMES,
     MAX_OPS,
     MAX_SIZE_PX,
     OP_NAMES,
@@ -163,6 +164,7 @@ class _TransformReader:
         size: (height, width) of all images; None: they may differ.
         pixels: the pixel values after the steps so far.
         n_resizes: steps so far that resize.
+        resizes_tensors: whether one of them resizes a tensor.
     """
 
     size: tuple[int, int] | None
@@ -171,6 +173,7 @@ class _TransformReader:
     ops: list[Op] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     n_resizes: int = 0
+    resizes_tensors: bool = False
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -237,6 +240,9 @@ class _TransformReader:
         if self.pixels.ramp is not None or self.pixels.failed:
             self._check_on_tensor(name, module)
         op = geometry_op(transform, name, module, self.pixels.channels)
+        if self.pixels.ramp is not None and not self.pixels.failed and op.kind in RESIZES:
+            self._check_resize_of_tensor(transform, name, op)
+            self.resizes_tensors = True
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
 
@@ -314,7 +320,15 @@ class _TransformReader:
     def _check_on_tensor(self, name: str, module: str) -> None:
         if self.pixels.failed:
             return
-        if name not in ("CenterCrop", "RandomHorizontalFlip") and name in GEOMETRY:
+        is_resize = name in ("Resize", "RandomResizedCrop")
+        if is_resize and module == V1:
+            raise UnsupportedError(
+                f"torchvision.transforms.{name} follows the conversion to a tensor, which is not "
+                f"supported natively, as it resizes in float32; use v2.{name}, or put it before "
+                "the conversion"
+            )
+        is_same = is_resize or name in ("CenterCrop", "RandomHorizontalFlip")
+        if name in GEOMETRY and not is_same:
             raise UnsupportedError(
                 f"{name} follows the conversion to a tensor, which is not supported natively, as "
                 "tensors are resized and padded by other code than PIL images; put it before the "
@@ -330,6 +344,20 @@ class _TransformReader:
             raise UnsupportedError(
                 "CenterCrop follows Normalize, which is not supported natively, as it pads small "
                 "images with zeros, which are not black then; put it before Normalize"
+            )
+
+    def _check_resize_of_tensor(self, transform: Any, name: str, op: Op) -> None:
+        if transform.antialias is not True:
+            raise unsupported_argument(name, "antialias", transform.antialias, "True for tensors")
+        if FILTER_NAMES[op.filter] not in ("bilinear", "bicubic", "lanczos"):
+            raise UnsupportedError(
+                f"{name} by {FILTER_NAMES[op.filter]} follows the conversion to a tensor, which is "
+                "not supported natively; put it before the conversion"
+            )
+        if not self.pixels.is_unchanged():
+            raise UnsupportedError(
+                f"{name} follows a conversion of the pixel values, which is not supported "
+                "natively; put it before, where the tensor is still of torch.uint8"
             )
 
     def _add_op(self, op: Op) -> None:
@@ -387,13 +415,13 @@ class _TransformReader:
             )
 
     def compare(self, channels: int) -> int:
-        """Compares the results of the native ops with those of the installed Pillow.
+        """Compares the results of the native ops with those of the installed libraries.
 
         Args:
             channels: of the images before the transform.
 
         Returns:
-            fm_resize_order of the installed Pillow; 0 if the transform does not resize.
+            fm_resize_order of the installed libraries; 0 if the transform does not resize.
         """
         for reason in why_not_ops(self.ops, channels):
             self.add_reason(reason)
@@ -401,7 +429,10 @@ class _TransformReader:
         for op in self.ops:
             if op.kind in RESIZES:
                 try:
-                    orders = {resize_order(one) for one in (op.filter, *second_filter_of(op))}
+                    orders = {
+                        resize_order(one, self.resizes_tensors)
+                        for one in (op.filter, *second_filter_of(op))
+                    }
                 except UnsupportedError as error:
                     self.add_reason(str(error))
                     continue
