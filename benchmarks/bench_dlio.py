@@ -8,7 +8,7 @@ step's computation time, and its accelerator utilization (AU) is the share of th
 accelerators on one host take N batches in one accelerator's time for a step. They are simulated by
 --ranks processes (MPI ranks), each of which takes its batches N / ranks times as fast as one
 accelerator. So N need not be a whole number, and may be below 1. Several runs search the largest N
-of each loader at which the AU is still 85%.
+of each loader at which the AU is still 85%. First compares feedmill's images with torchvision's.
 
 Beside DLIO's AU stands feedmill's own: 1 - wait / duration, summed over the same steps. With
 several ranks, a step's wait is that of the rank that waited longest, as all meet at a barrier.
@@ -35,6 +35,7 @@ import subprocess
 import time
 from collections.abc import Generator
 
+import numpy as np
 from bench_peers import BENCHMARKS, ROOT, SUPPORT, machine, make_images, show
 from peers import install
 from peers.images import list_images
@@ -45,18 +46,32 @@ LEAST_AU = 0.85
 AIM = 0.86  # the AU that the search aims at, to end above the least
 LEAST_RUNS, MOST_RUNS = 3, 6  # of one search
 LEAST_STEPS = 20
+# The first steps are not counted: they use up what was prepared during the first one's wait.
+EXCLUDED_STEPS = 4
 FIRST_RATE = 200  # samples per second, before any is measured
 RETINANET_BYTES = 322_957
-NOTES = """\
+NOTES = f"""\
 DLIO's torch loader decodes each file in full with Pillow and then delivers an array of random
 numbers in its place; it does not resize. feedmill delivers the images: crops of 224 pixels, as
 ResNet-50 is trained on, or whole images, resized. Each rank has as many worker processes or decode
-threads, and as many batches ahead, with either loader.
+threads, and as many batches ahead, with either loader. DLIO's reader formats the list of all files
+for a debug message with each sample; it runs without that here.
 
-Samples per second are those of all steps but the first. DLIO counts all time but its own sleep as
-lost, also the time in which its loop frees the last batch or has no CPU to run on. feedmill counts
-as a wait only what passes before a batch is ready; for DLIO's torch loader, all time inside
-next()."""
+The first {EXCLUDED_STEPS} steps are not counted. DLIO counts all time but its own sleep as lost,
+also the time in which its loop frees the last batch or has no CPU to run on. feedmill counts as a
+wait only what passes before a batch is ready; for DLIO's torch loader, all time inside next().
+Differences are in points."""
+# Makes each sample twice, also by torchvision and Pillow, and compares.
+CHECK = """\
+import sys
+import feedmill, feedmill_loader
+from feedmill.data import ImageList
+name, *files = sys.argv[1:]
+dataset = ImageList(files, transform=getattr(feedmill_loader, name).transform)
+for _ in feedmill.DataLoader(dataset, 16, num_workers=2, seed=1, native="verify"):
+    pass
+"""
+N_CHECKED = 64  # files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +121,7 @@ class Result:
     """A run. AUs are shares, 0 to 1.
 
     accelerators: how many were simulated; infinite: a step's computation takes no time.
+    n_steps: those that are counted.
     dlio_au: by DLIO. wait_au, next_au: by feedmill, from the waits for data and from all time
         inside next().
     """
@@ -120,6 +136,16 @@ class Result:
     @property
     def is_fed(self) -> bool:
         return self.dlio_au >= LEAST_AU
+
+    @property
+    def wait_difference(self) -> float:
+        """Of wait_au to dlio_au, in points."""
+        return 100 * (self.wait_au - self.dlio_au)
+
+    @property
+    def next_difference(self) -> float:
+        """Of next_au to dlio_au, in points."""
+        return 100 * (self.next_au - self.dlio_au)
 
 
 # ---- data ----------------------------------------------------------------------------------------
@@ -194,6 +220,8 @@ class DLIO:
                  dataset: Dataset) -> None:
         self.args, self.workload, self.dataset = args, workload, dataset
         self.programs = pathlib.Path(python).parent
+        path = os.pathsep.join(map(str, (PLUGIN, SUPPORT)))
+        self.environment = {**os.environ, "PYTHONPATH": path}
         self.logs = ROOT / "run-data" / "dlio" / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -207,6 +235,7 @@ class DLIO:
             "reader.data_loader_classname": f"feedmill_loader.{loader.classname}",
             "reader.data_loader_sampler": "index",
             "output.folder": out,
+            "output.metric.exclude_start_steps": EXCLUDED_STEPS,
         }
         if loader.reader:
             settings["reader.reader_classname"] = f"feedmill_loader.{loader.reader}"
@@ -216,43 +245,56 @@ class DLIO:
         command += [f"++workload.{name}={value}" for name, value in settings.items()]
         return list(map(str, command))
 
+    def call(self, what: str, log: pathlib.Path, command: list[str]) -> None:
+        with log.open("w") as file:
+            status = subprocess.run(command, stdout=file, stderr=file, check=False,
+                                    env=self.environment).returncode
+        if status:
+            raise Failed(f"{what}: status {status}, see {log}")
+
+    def check(self, loader: Loader) -> None:
+        """Compares feedmill's pixels with those of torchvision. Raises Failed."""
+        files = self.dataset.files
+        some = files[:: max(1, len(files) // N_CHECKED)][:N_CHECKED]
+        self.call(f"pixels of {loader.name}", self.logs / f"check-{loader.classname}.log",
+                  [str(self.programs / "python"), "-c", CHECK, loader.classname, *map(str, some)])
+
     def run(self, loader: Loader, accelerators: float, samples_per_s: float) -> Result:
         """A run of about --seconds, if the loader can deliver so many samples per second. Raises
         Failed."""
         args, workload = self.args, self.workload
         computation_s = workload.computation_s * args.ranks / accelerators
         step_s = max(computation_s, workload.batch_size * args.ranks / samples_per_s)
-        n_steps = max(LEAST_STEPS, math.ceil(args.seconds / step_s))
+        n_steps = max(LEAST_STEPS, math.ceil(args.seconds / step_s)) + EXCLUDED_STEPS
         n_files = n_steps * workload.batch_size * args.ranks
         self.dataset.grow(n_files)
         out = self.logs / f"{workload.name}-{loader.classname}"
         shutil.rmtree(out, ignore_errors=True)
-        log = out.with_suffix(".log")
-        path = os.pathsep.join(map(str, (PLUGIN, SUPPORT)))
-        with log.open("w") as file:
-            status = subprocess.run(self.command(loader, computation_s, n_files, out),
-                                    stdout=file, stderr=file, check=False,
-                                    env={**os.environ, "PYTHONPATH": path}).returncode
-        if status:
-            raise Failed(f"{workload.name} with {loader.name}: status {status}, see {log}")
-        return self.read(out, accelerators, n_steps)
+        self.call(f"{workload.name} with {loader.name}", out.with_suffix(".log"),
+                  self.command(loader, computation_s, n_files, out))
+        return self.read(out, accelerators)
 
-    def read(self, out: pathlib.Path, accelerators: float, n_steps: int) -> Result:
+    def read(self, out: pathlib.Path, accelerators: float) -> Result:
         """The result, from the files that DLIO and the loader wrote."""
         summary = json.loads((out / "summary.json").read_text())
         ranks = [json.loads((out / f"{rank}_feedmill.json").read_text())
                  for rank in range(self.args.ranks)]
-        duration_ns = sum(sum(rank["step_ns"]) for rank in ranks) / len(ranks)
 
-        def share(kind: str) -> float:
-            waits = zip(*(rank[kind] for rank in ranks))
-            return 1 - sum(map(max, waits)) / duration_ns
+        def steps(kind: str) -> np.ndarray:
+            """A time of each rank and step; the files have all steps but the first."""
+            return np.array([rank[kind][EXCLUDED_STEPS - 1 :] for rank in ranks])
 
-        n_samples = sum(len(rank["step_ns"]) for rank in ranks) * self.workload.batch_size
+        durations_ns = steps("step_ns")
+        run_ns = durations_ns.sum() / len(ranks)
+
+        def au(kind: str) -> float:
+            return 1 - steps(kind).max(axis=0).sum() / run_ns
+
         return Result(
-            accelerators, n_steps, n_samples / (duration_ns / 1e9),
+            accelerators, durations_ns.shape[1],
+            durations_ns.size * self.workload.batch_size / (run_ns / 1e9),
             summary["metric"]["train_au_mean_percentage"] / 100,
-            share("data_wait_ns"), share("host_wait_ns"),
+            au("data_wait_ns"), au("host_wait_ns"),
         )
 
 
@@ -273,8 +315,12 @@ def search(workload: Workload) -> Generator[float, Result, None]:
 
 
 def measure(dlio: DLIO) -> dict[Loader, list[Result]]:
-    """All runs of a workload, one of each loader in turn."""
+    """All runs of a workload, one of each loader in turn. First compares feedmill's pixels."""
     loaders = [LOADERS[name] for name in dlio.workload.loaders]
+    for loader in loaders:
+        if loader is not LOADERS["torch"]:
+            show(f"checking {loader.name}")
+            dlio.check(loader)
     results: dict[Loader, list[Result]] = {loader: [] for loader in loaders}
     searches = {loader: search(dlio.workload) for loader in loaders}
     numbers = {loader: next(searches[loader]) for loader in loaders}
@@ -301,14 +347,16 @@ def limit(results: list[Result]) -> float:
     return max(fed, default=math.nan)
 
 
-def summary(workload: Workload, results: dict[Loader, list[Result]]) -> str:
+def summary(results: dict[Loader, list[Result]]) -> str:
     lines = ["| loader | accelerators at an AU of 85% | ratio to DLIO's torch loader | samples/s, "
-             "computation time 0 |",
-             "|---|---:|---:|---:|"]
+             "computation time 0 | largest difference of AUs, from waits | from time in next() |",
+             "|---|---:|---:|---:|---:|---:|"]
     reference = limit(results[LOADERS["torch"]])
     for loader, runs in results.items():
         lines.append(f"| {loader.name} | {limit(runs):.2f} | {limit(runs) / reference:.2f} | "
-                     f"{runs[0].samples_per_s:,.0f} |")
+                     f"{runs[0].samples_per_s:,.0f} | "
+                     f"{max(abs(r.wait_difference) for r in runs[1:]):.2f} | "
+                     f"{max(abs(r.next_difference) for r in runs[1:]):.2f} |")
     return "\n".join(lines)
 
 
@@ -320,8 +368,8 @@ def all_runs(results: dict[Loader, list[Result]]) -> str:
         for r in sorted(runs[1:], key=lambda r: r.accelerators):
             lines.append(
                 f"| {loader.name} | {r.accelerators:.2f} | {r.n_steps} | {r.samples_per_s:,.0f} | "
-                f"{r.dlio_au:.2%} | {r.wait_au:.2%} | {100 * (r.wait_au - r.dlio_au):+.2f} | "
-                f"{r.next_au:.2%} | {100 * (r.next_au - r.dlio_au):+.2f} |")
+                f"{r.dlio_au:.2%} | {r.wait_au:.2%} | {r.wait_difference:+.2f} | "
+                f"{r.next_au:.2%} | {r.next_difference:+.2f} |")
     return "\n".join(lines)
 
 
@@ -336,6 +384,7 @@ def dlio_version(python: str) -> str:
 
 def document(facts: dict[str, str],
              measured: dict[Workload, dict[Loader, list[Result]]]) -> str:
+    """The whole Markdown file."""
     parts = ["# DLIO: accelerators that feedmill and DLIO's torch loader can feed",
              "\n".join(f"- {name}: {value}" for name, value in facts.items()), NOTES]
     for workload, results in measured.items():
@@ -343,7 +392,7 @@ def document(facts: dict[str, str],
                   f"Batches of {workload.batch_size}; one accelerator takes "
                   f"{1000 * workload.computation_s:g} ms for a step, that is "
                   f"{workload.batch_size / workload.computation_s:,.0f} samples per second.",
-                  summary(workload, results), all_runs(results)]
+                  summary(results), all_runs(results)]
     return "\n\n".join(parts) + "\n"
 
 

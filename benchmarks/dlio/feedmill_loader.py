@@ -64,7 +64,7 @@ class Feedmill(BaseDataLoader):
             batch_size=self.batch_size,
             num_workers=n_workers,
             drop_last=True,
-            prefetch_factor=max(1, math.ceil(args.prefetch_size / n_workers)),
+            prefetch_factor=math.ceil(args.prefetch_size / n_workers) or 2,  # as DLIO has it
             seed=args.seed,
             native="require",
         )
