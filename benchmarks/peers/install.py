@@ -34,6 +34,18 @@ class Recipe:
         return f"; it needs: apt-get install {' '.join(self.system)}" if self.system else ""
 
 
+def dlio(source: str) -> Recipe:
+    """The recipe of dlio_benchmark.
+
+    source: what pip installs it from. Its release on PyPI, 2.0.0, needs TensorFlow and takes the
+        intended for the measured time of a computation.
+    """
+    # Its package names TensorFlow and DALI, which only other workloads import.
+    needed = ("hydra-core==1.3.2", "omegaconf", "mpi4py", "mpich", "pandas", "psutil", "h5py",
+              "pydftracer>=2.0.2")
+    return Recipe("dlio_benchmark.main", (("--no-deps", source), needed))
+
+
 RECIPES = {
     "opencv": Recipe("cv2", (("opencv-python-headless",),)),
     "dali": Recipe("nvidia.dali", (("nvidia-dali-cuda130",),)),
@@ -60,6 +72,8 @@ RECIPES = {
         ),
         ("build-essential", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
     ),
+    "dlio": dlio("git+https://github.com/argonne-lcf/dlio_benchmark"
+                 "@e1919d7b6ccffbe15143cd616517da9e5d7b26a7"),
 }
 
 
@@ -82,9 +96,13 @@ def make_environment(folder: pathlib.Path) -> pathlib.Path:
     return python
 
 
-def install(name: str, root: pathlib.Path, show: Callable[[str], None]) -> str:
-    """The interpreter with this loader, which is installed if necessary. Raises Unavailable."""
-    recipe = RECIPES.get(name)
+def install(name: str, root: pathlib.Path, show: Callable[[str], None],
+            recipe: Recipe | None = None) -> str:
+    """The interpreter with this loader, which is installed if necessary. Raises Unavailable.
+
+    recipe: used in place of RECIPES[name].
+    """
+    recipe = recipe or RECIPES.get(name)
     if recipe is None:  # part of this environment
         return sys.executable
     root.mkdir(parents=True, exist_ok=True)
