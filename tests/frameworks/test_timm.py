@@ -15,6 +15,10 @@ VARIANTS = {
     "mixed": {**TRAINING, "auto_augment": "augmix-m3"},
     "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
     "evaluation": {"is_training": False},
+    # A tar file of the same images.
+    "tar": TRAINING,
+    "tar, no prefetcher": {**TRAINING, "use_prefetcher": False},
+    "tar, evaluation": {"is_training": False},
     # These get torchvision's dataset and transforms.
     "torchvision's": {**TRAINING, "use_prefetcher": False},
     "torchvision's, one iterator": {
@@ -24,7 +28,7 @@ VARIANTS = {
 ON_TORCHS_PATH = ("mixed",)
 
 SCRIPT = """
-import timm, timm.data
+import tarfile, timm, timm.data
 import test_timm
 from torchvision.datasets import ImageFolder
 
@@ -44,13 +48,15 @@ def train(loader, model):
         yield epoch
 
 torch.set_num_threads(1)  # leaves the cores to the workers
+with tarfile.open(sys.argv[2], "w") as tar:
+    tar.add(sys.argv[1], "")
 model = timm.create_model("test_resnet", num_classes=3)
 for name, options in test_timm.VARIANTS.items():
     of_torchvision = name.startswith("torchvision's")
     if of_torchvision:
         dataset = ImageFolder(sys.argv[1])
     else:
-        dataset = timm.data.create_dataset("", sys.argv[1])
+        dataset = timm.data.create_dataset("", sys.argv[2 if name.startswith("tar") else 1])
     loader = timm.data.create_loader(
         dataset, input_size=frameworks.SIZE, batch_size=4, num_workers=2,
         persistent_workers=False, device=torch.device("cpu"), **options,
@@ -65,7 +71,8 @@ for name, options in test_timm.VARIANTS.items():
 @pytest.fixture(scope="module")
 def told(images, tmp_path_factory):
     """The script's results for each variant, by name."""
-    results = frameworks.run_unchanged(tmp_path_factory.mktemp("timm"), SCRIPT, images)
+    root = tmp_path_factory.mktemp("timm")
+    results = frameworks.run_unchanged(root, SCRIPT, images, root / "images.tar")
     return {one["name"]: one for one in results}
 
 

@@ -3,6 +3,7 @@ and whole batches, equal those of timm's own code in torch's DataLoader."""
 
 import random
 import sys
+import tarfile
 
 import feedmill
 import frameworks
@@ -283,3 +284,38 @@ def test_random_pixels_are_verified(mixed):  # noqa: F811
 def test_random_pixels_in_another_layout(mixed):  # noqa: F811
     steps = [crop(), v1.ToTensor(), erasing(0.9, mode="pixel", max_count=3)]
     check_another_layout(ImageFolder(mixed, v1.Compose(steps)))
+
+
+@pytest.mark.parametrize("tar", [False, True])
+@pytest.mark.parametrize("use_prefetcher", [True, False])
+def test_timms_loader_gives_the_same_batches(images, tmp_path, use_prefetcher, tar):
+    """create_loader() as timm's train.py calls it: a PrefetchLoader normalizes and erases what the
+    native loader makes in the place of torch's."""
+    root = tmp_path / "images.tar" if tar else images
+    if tar:
+        with tarfile.open(root, "w") as file:
+            file.add(images, "")
+    loader = timm.data.create_loader(
+        timm.data.create_dataset("", str(root)), 24, 4, is_training=True, num_workers=2,
+        re_prob=0.5, re_mode="pixel", auto_augment="rand-m5-inc1", use_prefetcher=use_prefetcher,
+        device=torch.device("cpu"), persistent_workers=False,
+    )
+    inner = getattr(loader, "loader", loader)
+    options = {
+        "batch_size": 4, "shuffle": True, "drop_last": True, "collate_fn": inner.collate_fn,
+        "num_workers": 2, "worker_init_fn": inner.worker_init_fn,
+    }
+    epochs = []
+    for make, more in ((torch.utils.data.DataLoader, {}),
+                       (feedmill.DataLoader, {"native": "require", "rng": "torch"})):
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+        one = make(inner.dataset, **options, **more)
+        if use_prefetcher:
+            loader.loader = one
+        epochs.append(list(loader if use_prefetcher else one))
+    assert one.stats().path == "native"
+    for wanted, got in zip(*epochs, strict=True):
+        for tensor, other in zip(wanted, got, strict=True):
+            assert tensor.dtype == other.dtype and torch.equal(tensor, other)

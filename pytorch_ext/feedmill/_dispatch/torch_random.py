@@ -171,11 +171,11 @@ def _of_trial(loader: Any, source: Source) -> str:
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
         for number in numbers if source.n_samples else ():
             try:
-                tried = _try(handle, loader.dataset, source, number)
+                tried = _try(handle, source, number)
                 for _ in range(_N_REPEATS):
                     # Another thread may have drawn meanwhile.
                     if any(tried):
-                        tried = _try(handle, loader.dataset, source, number)
+                        tried = _try(handle, source, number)
             except _Unreachable:
                 return ""  # the error is raised at its batch; the next epoch tries again
             found += tried
@@ -191,7 +191,7 @@ class _Unreachable(Exception):
     """A server does not answer, and would not for other samples either."""
 
 
-def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
+def _try(handle: Any, source: Source, number: int) -> list[str]:
     """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. Returns an
     empty list if the sample can't be made, whose error is raised at its turn."""
     try:
@@ -211,7 +211,7 @@ def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
     before = seeded_states(_SEED + number)
     try:
         with drawing_from(before) as held:
-            sample = dataset[number]
+            sample = item.own_sample()
     except Exception:
         return []
     return [_difference(handle, item, image, sample, before, held.states)]

@@ -6,6 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from feedmill.planner.samples import BaseDataset
+
+
+def copy_of(base_dataset: BaseDataset, transform: Callable[..., Any]) -> Any:
+    """A shallow copy of a base dataset's dataset with another transform."""
+    if base_dataset.with_transform is not None:
+        return base_dataset.with_transform(transform, copy_with)
+    return copy_with(base_dataset.dataset, transform)
+
 
 def copy_with(dataset: Any, transform: Callable[..., Any]) -> Any:
     """A shallow copy of a dataset with another transform, in the attributes ``transform`` and

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from feedmill._internals import augment, call_under, params_method
 from feedmill.iterators import timm_replay
-from feedmill.iterators.dataset_copies import copy_with
+from feedmill.iterators.dataset_copies import copy_of
 from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.drawing import PilCall
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES, as_planned
@@ -101,9 +101,7 @@ def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:
         return load_and_transform(item, draws_of), item.target
     check_regular(item.path)
     base_dataset = item.base_dataset
-    dataset = copy_with(
-        base_dataset.dataset, lambda image: transformed(base_dataset, image, draws_of)
-    )
+    dataset = copy_of(base_dataset, lambda image: transformed(base_dataset, image, draws_of))
     image, target = dataset[item.index]
     return image, target
 

@@ -209,7 +209,7 @@ class Receiver:
         with drawing_from(virtual.of_batch(batch.turn)) as held:
             try:
                 for item in batch.items:
-                    item.base_dataset.dataset[item.index]
+                    item.own_sample()
                 virtual.lost = "a transform raised an error only once"
             except Exception:  # torch's worker raises it as well
                 pass

@@ -13,7 +13,7 @@ import torch
 
 from feedmill.collate.samples import samples_of
 from feedmill.iterators.batches import Batch
-from feedmill.iterators.dataset_copies import copy_with
+from feedmill.iterators.dataset_copies import copy_of
 from feedmill.iterators.generator_states import VirtualWorkers, streams_of
 from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
@@ -120,7 +120,7 @@ class Verifier:
         views = self._source.native_plan.views
         images = [image for part in parts for image in _samples_of(part, len(views))]
         with drawing_from(virtual.of_batch(batch.turn)) as held:
-            samples = [item.base_dataset.dataset[item.index] for item in batch.items]
+            samples = [item.own_sample() for item in batch.items]
         for item, image, sample in zip(batch.items, images, samples):
             wanted = image_of(item, sample)
             if len(views) == 1:
@@ -265,11 +265,7 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
 
     if item.data is None:
         check_regular(item.path)
-    if base_dataset.with_transform is None:
-        copied = copy_with(base_dataset.dataset, transform)
-    else:
-        copied = base_dataset.with_transform(transform, copy_with)
-    sample = copied[item.index]
+    sample = copy_of(base_dataset, transform)[item.index]
     arrangement = base_dataset.arrangement
     parts = _parts_of(sample, arrangement)
     if parts is None:

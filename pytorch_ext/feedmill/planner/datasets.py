@@ -1,9 +1,10 @@
 """Decides whether a dataset's samples can be read natively.
 
 These datasets can: torchvision's ImageFolder and DatasetFolder, subclasses that read samples alike
-(``folders``), timm's ImageDataset with its folder reader, feedmill.data.NpyFolder, datasets with a
-method ``feedmill_item``, and torch's Subset and ConcatDataset of these, nested in any way; torch's
-TensorDataset, torchvision's small datasets in memory, feedmill.data.NpyFile, and Subsets of these.
+(``folders``), timm's ImageDataset of a folder or of tar files, feedmill.data.NpyFolder, datasets
+with a method ``feedmill_item``, and torch's Subset and ConcatDataset of these, nested in any way;
+torch's TensorDataset, torchvision's small datasets in memory, feedmill.data.NpyFile, and Subsets of
+these.
 Other subclasses of them can't, unless they define ``feedmill_item``.
 """
 
@@ -46,6 +47,7 @@ from feedmill.planner.samples import (
     unsupported,
 )
 from feedmill.planner.steps import Step
+from feedmill.planner.timm_tars import TarSamples
 from feedmill.planner.transforms import TransformPlan, read_transform, read_transforms
 from feedmill.planner.untouched import (
     replaced_methods,
@@ -171,7 +173,8 @@ class _DatasetReader:
         self.add_reason(
             f"the dataset {type_name(kind)} is not supported natively{why}; supported are "
             "torchvision's ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, "
-            "KMNIST, EMNIST and SVHN, timm's ImageDataset of a folder, torch's TensorDataset, "
+            "KMNIST, EMNIST and SVHN, timm's ImageDataset of a folder or of tar files, torch's "
+            "TensorDataset, "
             "feedmill.data.NpyFile and NpyFolder (but no subclasses, except those of the folders "
             "that read samples alike), Subset and ConcatDataset of these, and any dataset with a "
             "method feedmill_item"
@@ -316,9 +319,12 @@ class _DatasetReader:
         slot: str,
         arrangement: Any = PAIR,
         makes_samples: bool = False,
+        with_transform: Any = None,
+        with_own_files: Any = None,
+        kind: str = "",
     ) -> Any:
         """The node of a dataset that holds samples itself; None: its transform is not supported.
-        The arguments are BaseDataset's."""
+        The arguments are BaseDataset's, and BaseNode's kind, by default the class's name."""
         transform = getattr(dataset, slot, None)
         if id(transform) not in self._transforms:
             # The object is kept, so that no other one gets its id.
@@ -328,9 +334,10 @@ class _DatasetReader:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            arrangement=arrangement, makes_samples=makes_samples, views=read.views,
+            arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
+            with_own_files=with_own_files, views=read.views,
         )
-        return BaseNode(base, type(dataset).__name__)
+        return BaseNode(base, kind or type(dataset).__name__)
 
     def _read_transform(self, transform: Any) -> TransformPlan:
         if not self._calls_transforms:
@@ -414,7 +421,7 @@ class _DatasetReader:
         node = self._base_node(dataset, find, dataset.loader, False, "transform", arrangement)
         return node if untouched else None
 
-    # ---- timm's folders --------------------------------------------------------------------------
+    # ---- timm's ImageDataset ---------------------------------------------------------------------
 
     def _read_image_dataset(self, dataset: Any) -> Any:
         """The node of timm's ImageDataset. UnsupportedError if it is not supported."""
@@ -432,6 +439,15 @@ class _DatasetReader:
                 "timm's ImageDataset returns the next image if one can't be read, which hybrid "
                 "mode and a dataset of your own around it do not do natively"
             )
+        if timm_objects.reads_tars(reader):
+            tars = TarSamples(dataset)
+            self.add_reasons(files.reasons_against_names(tars.some_names(files.probed)))
+            node = self._base_node(
+                dataset, tars.find, files.load_rgb, True, "transform", makes_samples=True,
+                with_transform=tars.with_transform, with_own_files=tars.with_own_files,
+                kind="ImageDataset of tar files",
+            )
+            return node if untouched else None
         samples = reader.samples
         self.add_reasons(files.reasons_against_samples(samples))
         node = self._base_node(

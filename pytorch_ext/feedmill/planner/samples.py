@@ -72,6 +72,8 @@ class BaseDataset:
         makes_samples: a sample that the native code can't load is made by the dataset's own
             __getitem__, which may replace it by another one and uses -1 for a target that is None,
             as timm's ImageDataset does.
+        with_own_files: returns a copy of the dataset that opens its files itself. None: the dataset
+            keeps none open, whose positions threads and forked processes would share.
         is_turned: load() turns images as their metadata says, so that their size may be another
             than in the file's header.
         left: keys of the dataset's samples with values that native samples do not have.
@@ -90,6 +92,7 @@ class BaseDataset:
     arrangement: Any = PAIR
     with_transform: Callable[[Any, Any], Any] | None = None
     makes_samples: bool = False
+    with_own_files: Callable[[], Any] | None = None
     is_turned: bool = False
     left: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
@@ -227,6 +230,12 @@ class Item(NamedTuple):
     def load(self) -> Any:
         """The PIL image; raises what the dataset raises."""
         return self.base_dataset.load(self.source())
+
+    def own_sample(self) -> Any:
+        """What the dataset itself returns for the sample; raises what it raises."""
+        base = self.base_dataset
+        dataset = base.dataset if base.with_own_files is None else base.with_own_files()
+        return dataset[self.index]
 
     @property
     def name(self) -> str:

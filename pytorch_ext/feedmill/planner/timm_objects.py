@@ -26,6 +26,8 @@ ERASING = "timm.data.random_erasing"
 _DATASET = "timm.data.dataset"
 _FOLDER = "timm.data.readers.reader_image_folder"
 _OLD_FOLDER = "timm.data.parsers.parser_image_folder"
+_IN_TAR = "timm.data.readers.reader_image_in_tar"
+_TAR = "timm.data.readers.reader_image_tar"
 _LOADER = "timm.data.loader"
 
 # The methods that determine what a transform computes.
@@ -75,11 +77,22 @@ KNOWN = {
     f"{_FOLDER}:ReaderImageFolder.__len__": frozenset({"0cf612e087ab6b24"}),
     f"{_OLD_FOLDER}:ParserImageFolder.__getitem__": frozenset({"5695405e1b9c3ebf"}),
     f"{_OLD_FOLDER}:ParserImageFolder.__len__": frozenset({"0cf612e087ab6b24"}),
+    f"{_IN_TAR}:ReaderImageInTar.__getitem__": frozenset({"0c8411fdb411f81e"}),
+    f"{_IN_TAR}:ReaderImageInTar.__len__": frozenset({"0cf612e087ab6b24"}),
+    f"{_TAR}:ReaderImageTar.__getitem__": frozenset({"7c5319e74d8a3c40"}),
+    f"{_TAR}:ReaderImageTar.__len__": frozenset({"0cf612e087ab6b24"}),
     f"{_LOADER}:fast_collate": frozenset({
         "7db5291c85b20880", "4e91c1f38700daac", "c17e6fce1b44314f",
     }),
     **timm_hashes.HASHES,
 }
+# The readers that are supported, by name; in older versions one parser.
+_READERS = {
+    "ReaderImageFolder": _FOLDER,
+    "ReaderImageInTar": _IN_TAR,
+    "ReaderImageTar": _TAR,
+}
+_PARSERS = {"ParserImageFolder": _OLD_FOLDER}
 # Versions of ImageDataset.__getitem__ that call a parser; and that make tensors of missing targets.
 _PARSING = frozenset({"4b038332e55c53d3", "a53e2d854324a699"})
 _WITHOUT_TARGETS = frozenset({"a53e2d854324a699"})
@@ -95,7 +108,9 @@ MEANINGS = {
     "math": "math",
     "np": "numpy",
     "numbers": "numbers",
+    "os": "os",
     "random": "random",
+    "tarfile": "tarfile",
     "torch": "torch",
     "_logger": "*",
     "_ERROR_RETRY": "*",
@@ -161,23 +176,28 @@ def reader_of(dataset: Any) -> Any:
     return dataset.reader if "reader" in vars(dataset) else dataset.parser
 
 
+def reads_tars(reader: Any) -> bool:
+    """Whether a reader that check_image_dataset() accepted reads tar files."""
+    return type(reader).__name__ in ("ReaderImageInTar", "ReaderImageTar")
+
+
 def check_image_dataset(dataset: Any) -> None:
-    """Raises UnsupportedError if an ImageDataset does anything but load a folder's images as RGB
-    and transform them."""
+    """Raises UnsupportedError if an ImageDataset does anything but load the images of a folder or
+    of tar files as RGB and transform them."""
     reader = reader_of(dataset)
-    place, name = (_FOLDER, "ReaderImageFolder")
-    if "reader" not in vars(dataset):
-        place, name = (_OLD_FOLDER, "ParserImageFolder")
+    name = type(reader).__name__
+    parses = "reader" not in vars(dataset)
+    place = (_PARSERS if parses else _READERS).get(name, "")
     if type(reader) is not getattr(sys.modules.get(place), name, None):
         raise UnsupportedError(
             f"the dataset's reader {type_name(type(reader))} is not supported natively; of timm's "
-            "readers, ReaderImageFolder is (ParserImageFolder in older versions)"
+            f"readers, {', '.join(_READERS)} are (ParserImageFolder in older versions)"
         )
     for kind in (type(dataset), type(reader)):
         for method in ("__getitem__", "__len__"):
             _check_method(kind, method)
     gets = fingerprints.fingerprint(vars(type(dataset))["__getitem__"].__code__)
-    if (gets in _PARSING) is not (name == "ParserImageFolder"):
+    if (gets in _PARSING) is not parses:
         raise UnsupportedError(f"timm's ImageDataset does not use its reader {name}")
     if gets in _WITHOUT_TARGETS and any(target is None for _, target in reader.samples):
         raise UnsupportedError("this version of timm makes tensors of missing targets")
