@@ -2,6 +2,7 @@
 
 import os
 import threading
+from random import Random
 from urllib.parse import parse_qs, quote, urlsplit
 
 import conftest  # noqa: F401  makes torchvision importable in spawned workers
@@ -226,6 +227,9 @@ def test_listings_of_many_pages(bucket, tmp_path, monkeypatch):
     found = dict(list_all(place_of(bucket), counts.append))
     assert sum(map(len, found.values())) == sum(counts) == 20
     assert sum("continuation-token=" in name for name in names) >= 5
+    flat = dict(list_all(place_of(f"{bucket}/c0"), lambda n: None))
+    assert [f"c0/{one.key}" for one in flat[""]] == sorted(one.key for one in found["c0"])
+    assert any("start-after=" in name for name in names)
     assert list(index_of(bucket, tmp_path).samples) == want
 
 
@@ -341,6 +345,64 @@ def test_a_failed_listing_stops_the_others(served, tmp_path):
         if thread.name.startswith("fm-listing"):
             thread.join(20)
             assert not thread.is_alive()
+
+
+# ---- flat prefixes -------------------------------------------------------------------------------
+
+
+def store(monkeypatch, keys, page_keys, is_ordered=True):
+    """Has the listings of a made bucket answered in pages. Returns the names that are fetched."""
+    names = []
+
+    def fetch(name):
+        names.append(name)
+        parameters = {k: v for k, (v,) in parse_qs(urlsplit(name).query, keep_blank_values=True).items()}
+        prefix, token = parameters["prefix"], parameters.get("continuation-token")
+        after = token or parameters.get("start-after", "") if is_ordered else token or ""
+        found = {}
+        for key in sorted(keys):
+            folder, slash, _ = key[len(prefix):].partition("/")
+            is_folder = bool(slash) and "delimiter" in parameters
+            one = prefix + folder + "/" if is_folder else key
+            if key.startswith(prefix) and key > after and not (is_folder and token and one <= token):
+                found[one] = is_folder
+        some = list(found)[:page_keys]
+        return page([(one, 1, "") for one in some if not found[one]],
+                    [one for one in some if found[one]],
+                    some[-1] if len(found) > len(some) else "")
+
+    monkeypatch.setattr(listing, "fetch", fetch)
+    return names
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranges_of_keys_are_exact(monkeypatch, seed):
+    random = Random(seed)
+    alphabet = random.choice(["0123456789", "0123456789abcdef", "aZ_.-é日", "a/b0"])
+    keys = {"p/" + "".join(random.choices(alphabet, k=random.randint(1, 9))) for _ in range(600)}
+    keys |= {f"p/img_{i:08}.jpg" for i in range(random.choice([0, 900]))} | {"q", "o/x"}
+    keys = {key for key in keys if "//" not in key}
+    store(monkeypatch, keys, random.randint(1, 40))
+    counts = []
+    folders = dict(list_all(place_of("s3://b/p"), counts.append))
+    listed = [entry.key for entries in folders.values() for entry in entries]
+    assert sorted(listed) == sorted(key[2:] for key in keys if key.startswith("p/"))
+    top = [entry.key for entry in folders[""]]
+    assert top == sorted(top) and sum(counts) == len(listed)
+
+
+def test_a_flat_prefix_is_listed_in_ranges(monkeypatch):
+    names = store(monkeypatch, {f"img_{i:08}.jpg" for i in range(3000)}, 10)
+    assert len(dict(list_all(place_of("s3://b"), lambda n: None))[""]) == 3000
+    ranges = sum("start-after=" in name for name in names)
+    assert ranges > 32 and len(names) < 2 * 300 + 200
+
+
+def test_a_server_that_ignores_ranges(monkeypatch):
+    store(monkeypatch, {f"{i:04}" for i in range(500)}, 10, is_ordered=False)
+    counts = []
+    (found,) = [entries for _, entries in list_all(place_of("s3://b"), counts.append)]
+    assert [one.key for one in found] == [f"{i:04}" for i in range(500)] and sum(counts) == 500
 
 
 # ---- versions ------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import errno
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
@@ -19,6 +20,8 @@ from feedmill.remote.process import fetch, origins
 
 # Listings at a time.
 _THREADS = 32
+# Pages that a range of keys lists before what is left of all ranges is split anew.
+_ROUND_PAGES = 4
 
 
 class Place(NamedTuple):
@@ -79,12 +82,7 @@ def list_all(place: Place, update: Callable[[int], Any]) -> Iterator[tuple[str, 
         OSError: a listing failed; the text says what to do. FileNotFoundError if there is no such
             bucket, PermissionError if it may not be listed.
     """
-    top: list[Entry] = []
-    folders: list[str] = []
-    for page in _pages(place, "", "/", threading.Event()):
-        top += page.entries
-        folders += page.folders
-        update(len(page.entries))
+    top, folders = _list_top(place, update)
 
     def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry]]:
         found: list[Entry] = []
@@ -98,6 +96,21 @@ def list_all(place: Place, update: Callable[[int], Any]) -> Iterator[tuple[str, 
     yield "", top
 
 
+def _list_top(place: Place, update: Callable[[int], Any]) -> tuple[list[Entry], list[str]]:
+    """The objects and folders directly at a place, in order."""
+    top: list[Entry] = []
+    folders: list[str] = []
+    for page in _pages(place, "", "/", threading.Event()):
+        top += page.entries
+        folders += page.folders
+        update(len(page.entries))
+        if page.token and page.entries and len(top) == len(page.entries) and not folders:
+            found = _list_ranges(place, page, update)
+            if found is not None:
+                return found
+    return top, folders
+
+
 def _sum_of(counts: queue.SimpleQueue[int]) -> int:
     total = 0
     while not counts.empty():
@@ -106,14 +119,14 @@ def _sum_of(counts: queue.SimpleQueue[int]) -> int:
 
 
 def _parallel(
-    work: Callable[[str, threading.Event], Any], items: list[str], waiting: Callable[[], Any]
+    work: Callable[[Any, threading.Event], Any], items: Sequence[Any], waiting: Callable[[], Any]
 ) -> Iterator[Any]:
     """Results of work(item, stopped) for all items, as they come. Calls ``waiting`` now and then.
 
     The threads are daemons, so that Ctrl-C does not wait for a server. ``stopped`` is set when
     the results are not wanted any more.
     """
-    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[Any] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     stopped = threading.Event()
 
@@ -149,16 +162,114 @@ def _parallel(
         stopped.set()
 
 
+# ---- ranges of keys ------------------------------------------------------------------------------
+
+
+class _Range(NamedTuple):
+    """Keys behind a place's prefix: greater than ``after``, and at most ``end``; "": no end."""
+
+    after: str
+    end: str
+
+
+def _list_ranges(
+    place: Place, first: _Page, update: Callable[[int], Any]
+) -> tuple[list[Entry], list[str]] | None:
+    """Lists the objects and folders at a place behind its first page, in ranges of keys.
+
+    Where the keys are is not known before: every range lists a few pages, and what is left of all
+    ranges is split anew at guessed keys. A bad guess costs an empty page, and never an object.
+
+    Returns:
+        None: the server does not list in order, as S3's directory buckets.
+    """
+    alphabet = sorted({one for entry in first.entries for one in entry.key})
+    entries: list[Entry] = list(first.entries)
+    folders: set[str] = set()
+    ranges = [_Range(_last_key(first), "")]
+
+    def work(
+        wanted: _Range, stopped: threading.Event
+    ) -> tuple[_Range, list[_Page], _Range | None]:
+        pages: list[_Page] = []
+        for page in _pages(place, "", "/", stopped, wanted.after):
+            pages.append(page)
+            if not page.token or (wanted.end and _last_key(page) >= wanted.end):
+                return wanted, pages, None
+            if len(pages) == _ROUND_PAGES:
+                break
+        return wanted, pages, _Range(_last_key(pages[-1]), wanted.end) if pages else None
+
+    while ranges:
+        left = []
+        for wanted, pages, rest in _parallel(work, _split(ranges, alphabet), lambda: None):
+            found = [one for page in pages for one in page.entries]
+            if any(one.key <= wanted.after for one in found) or (rest and rest <= wanted):
+                update(len(first.entries) - len(entries))
+                return None
+            found = [one for one in found if not wanted.end or one.key <= wanted.end]
+            entries += found
+            folders.update(one for page in pages for one in page.folders)
+            update(len(found))
+            if rest is not None:
+                left.append(rest)
+        ranges = left
+    return sorted(entries), sorted(folders)
+
+
+def _last_key(page: _Page) -> str:
+    """The greatest key that a page stands for; of a folder, one behind all its objects."""
+    keys = [one.key for one in page.entries[-1:]]
+    return max([*keys, *(one + "\U0010ffff" for one in page.folders[-1:])], default="")
+
+
+def _split(ranges: list[_Range], alphabet: list[str]) -> list[_Range]:
+    """Splits ranges until there is one for each thread, or none can be split."""
+    while ranges and len(ranges) < _THREADS:
+        parts: list[_Range] = []
+        for one in ranges:
+            middle = _middle(one, alphabet)
+            splits = one.after < middle and (not one.end or middle < one.end)
+            parts += [_Range(one.after, middle), _Range(middle, one.end)] if splits else [one]
+        if len(parts) == len(ranges):
+            break
+        ranges = parts
+    return ranges
+
+
+def _middle(wanted: _Range, alphabet: list[str]) -> str:
+    """A key in the middle of a range if keys are numbers, whose digits are the alphabet."""
+    base, n_digits = len(alphabet) + 1, max(map(len, wanted)) + 2
+
+    def number_of(key: str) -> int:
+        number = 0
+        for i in range(n_digits):
+            number = number * base + (bisect_right(alphabet, key[i]) if i < len(key) else 0)
+        return number
+
+    end = number_of(wanted.end) if wanted.end else base**n_digits - 1
+    number, digits = (number_of(wanted.after) + end) // 2, []
+    for _ in range(n_digits):
+        number, digit = divmod(number, base)
+        digits.append(digit)
+    text = ""
+    for digit in reversed(digits):
+        if digit == 0:  # the end of a key
+            break
+        text += alphabet[digit - 1]
+    return text
+
+
 # ---- one listing ---------------------------------------------------------------------------------
 
 
 def _pages(
-    place: Place, within: str, delimiter: str, stopped: threading.Event
+    place: Place, within: str, delimiter: str, stopped: threading.Event, after: str = ""
 ) -> Iterator[_Page]:
-    """The pages of one listing, below place.prefix + within."""
+    """The pages of one listing, below place.prefix + within, of keys greater than ``after``."""
     token = ""
     while not stopped.is_set():
-        page = _page_of(place, within, delimiter, token)
+        page = _page_of(place, within, delimiter, token, after)
         yield page
         if not page.token:
             return
@@ -167,12 +278,14 @@ def _pages(
         token = page.token
 
 
-def _page_of(place: Place, within: str, delimiter: str, token: str) -> _Page:
+def _page_of(place: Place, within: str, delimiter: str, token: str, after: str) -> _Page:
     parameters = {"list-type": "2", "encoding-type": "url", "prefix": place.prefix + within}
     if delimiter:
         parameters["delimiter"] = delimiter
     if token:
         parameters["continuation-token"] = token
+    elif after:
+        parameters["start-after"] = place.prefix + after
     query = "&".join(f"{name}={quote(value, safe='-_.~', errors='surrogateescape')}"
                      for name, value in parameters.items())
     try:
