@@ -40,7 +40,7 @@ from peers.job import Job
 from peers.process import Failed
 from peers.tars import make_tars
 
-WORKERS = ("2", "8", "32")
+WORKERS = ("4", "16")
 LIBRARIES = (("s3torchconnector", "s3torchconnector"), ("obstore", "obstore"),
              ("LitData, raw objects", "litdata"), ("webdataset, tar files", "webdataset"))
 # What clients of S3 ask for; the server looks at no signature.
