@@ -27,6 +27,8 @@ struct fm_http {
     bool is_multiplexed;
     /* libcurl's sockets are waited for by epoll: its own wait looks at all of them each time. */
     int epoll, wakeup; /* wakeup: an eventfd */
+    bool *is_watched;  /* by socket: it is in the epoll set */
+    int n_watched;     /* the array's size */
     uint64_t
         timer_ns; /* when libcurl wants to be called; UINT64_MAX: not before a socket is ready */
     struct epoll_event events[MAX_EVENTS]; /* of the latest wait */
@@ -58,19 +60,50 @@ static const char *default_ca_bundle(void) {
     return NULL;
 }
 
+static void unwatch(fm_http *http, curl_socket_t socket) {
+    if (socket >= http->n_watched || !http->is_watched[socket]) return;
+    epoll_ctl(http->epoll, EPOLL_CTL_DEL, socket, NULL);
+    http->is_watched[socket] = false;
+}
+
+/* Makes is_watched[socket] valid; false: no memory. */
+static bool reserve_watched(fm_http *http, curl_socket_t socket) {
+    if (socket < http->n_watched) return true;
+    const int n = 2 * socket + 64;
+    bool *const longer = fm_mem_zalloc(NULL, (size_t)n, sizeof(*longer));
+    if (!longer) return false;
+    if (http->n_watched) memcpy(longer, http->is_watched, (size_t)http->n_watched * sizeof(bool));
+    fm_mem_free(http->is_watched);
+    http->is_watched = longer;
+    http->n_watched = n;
+    return true;
+}
+
 /* libcurl's CURLMOPT_SOCKETFUNCTION: what it waits for on a socket has changed. */
 static int on_socket(CURL *easy, curl_socket_t socket, int what, void *user, void *of_socket) {
     (void)easy;
     (void)of_socket;
-    const fm_http *const http = user;
+    fm_http *const http = user;
     struct epoll_event event = {.data.fd = socket};
     if (what == CURL_POLL_IN || what == CURL_POLL_INOUT) event.events |= EPOLLIN;
     if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT) event.events |= EPOLLOUT;
-    if (what == CURL_POLL_REMOVE)
-        epoll_ctl(http->epoll, EPOLL_CTL_DEL, socket, NULL); /* fails if it is closed already */
-    else if (epoll_ctl(http->epoll, EPOLL_CTL_MOD, socket, &event) && errno == ENOENT)
-        return epoll_ctl(http->epoll, EPOLL_CTL_ADD, socket, &event);
+    if (what == CURL_POLL_REMOVE) {
+        unwatch(http, socket);
+        return 0;
+    }
+    if (!reserve_watched(http, socket)) return -1;
+    const int operation = http->is_watched[socket] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (epoll_ctl(http->epoll, operation, socket, &event)) return -1;
+    http->is_watched[socket] = true;
     return 0;
+}
+
+/* CURLOPT_CLOSESOCKETFUNCTION. libcurl may say only after it has closed a socket that it does not
+ * wait for it any more: then its number may be that of another thread's file. And a forked child
+ * that has the socket, too, would keep it in the epoll set. */
+static int on_close(void *user, curl_socket_t socket) {
+    unwatch(user, socket);
+    return close(socket);
 }
 
 /* CURLMOPT_TIMERFUNCTION: it wants to be called after so many milliseconds; -1: not at all. */
@@ -125,6 +158,7 @@ void fm_http_close(fm_http *http) {
     if (http->multi) curl_multi_cleanup(http->multi);
     if (http->epoll >= 0) close(http->epoll);
     if (http->wakeup >= 0) close(http->wakeup);
+    fm_mem_free(http->is_watched);
     free(http->ca_bundle);
     fm_mem_free(http);
 }
@@ -186,8 +220,7 @@ static void set_protocols(CURL *easy) {
 }
 
 /* Redirects are not followed: libcurl would send the store's session token on to another host. */
-static void set_options(const fm_http *http, fm_http_request *request, const char *url,
-                        bool is_fresh) {
+static void set_options(fm_http *http, fm_http_request *request, const char *url, bool is_fresh) {
     CURL *const easy = request->easy;
     curl_easy_reset(easy);
     curl_easy_setopt(easy, CURLOPT_URL, url);
@@ -198,6 +231,8 @@ static void set_options(const fm_http *http, fm_http_request *request, const cha
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, request->curl_error);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, on_close);
+    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, http);
     curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L); /* keys may contain "..", and are signed */
