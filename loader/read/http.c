@@ -8,31 +8,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 
 #define RECEIVE_BYTES (128L << 10)
-#define MS_NS 1000000u
-/* Sockets that are served between two waits. */
-#define MAX_EVENTS 64
 
 struct fm_http {
     CURLM *multi;
     char *ca_bundle;
     fm_http_settings settings;
     bool is_multiplexed;
-    /* libcurl's sockets are waited for by epoll: its own wait looks at all of them each time. */
-    int epoll, wakeup; /* wakeup: an eventfd */
-    bool *is_watched;  /* by socket: it is in the epoll set */
-    int n_watched;     /* the array's size */
-    uint64_t
-        timer_ns; /* when libcurl wants to be called; UINT64_MAX: not before a socket is ready */
-    struct epoll_event events[MAX_EVENTS]; /* of the latest wait */
-    int n_events;
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -60,77 +46,6 @@ static const char *default_ca_bundle(void) {
     return NULL;
 }
 
-static void unwatch(fm_http *http, curl_socket_t socket) {
-    if (socket >= http->n_watched || !http->is_watched[socket]) return;
-    epoll_ctl(http->epoll, EPOLL_CTL_DEL, socket, NULL);
-    http->is_watched[socket] = false;
-}
-
-/* Makes is_watched[socket] valid; false: no memory. */
-static bool reserve_watched(fm_http *http, curl_socket_t socket) {
-    if (socket < http->n_watched) return true;
-    const int n = 2 * socket + 64;
-    bool *const longer = fm_mem_zalloc(NULL, (size_t)n, sizeof(*longer));
-    if (!longer) return false;
-    if (http->n_watched) memcpy(longer, http->is_watched, (size_t)http->n_watched * sizeof(bool));
-    fm_mem_free(http->is_watched);
-    http->is_watched = longer;
-    http->n_watched = n;
-    return true;
-}
-
-/* libcurl's CURLMOPT_SOCKETFUNCTION: what it waits for on a socket has changed. */
-static int on_socket(CURL *easy, curl_socket_t socket, int what, void *user, void *of_socket) {
-    (void)easy;
-    (void)of_socket;
-    fm_http *const http = user;
-    struct epoll_event event = {.data.fd = socket};
-    if (what == CURL_POLL_IN || what == CURL_POLL_INOUT) event.events |= EPOLLIN;
-    if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT) event.events |= EPOLLOUT;
-    if (what == CURL_POLL_REMOVE) {
-        unwatch(http, socket);
-        return 0;
-    }
-    if (!reserve_watched(http, socket)) return -1;
-    const int operation = http->is_watched[socket] ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    if (epoll_ctl(http->epoll, operation, socket, &event)) return -1;
-    http->is_watched[socket] = true;
-    return 0;
-}
-
-/* CURLOPT_CLOSESOCKETFUNCTION. libcurl may say only after it has closed a socket that it does not
- * wait for it any more: then its number may be that of another thread's file. And a forked child
- * that has the socket, too, would keep it in the epoll set. */
-static int on_close(void *user, curl_socket_t socket) {
-    unwatch(user, socket);
-    return close(socket);
-}
-
-/* CURLMOPT_TIMERFUNCTION: it wants to be called after so many milliseconds; -1: not at all. */
-static int on_timer(CURLM *multi, long timeout_ms, void *user) {
-    (void)multi;
-    fm_http *const http = user;
-    http->timer_ns = timeout_ms < 0 ? UINT64_MAX : fm_clock_ns() + (uint64_t)timeout_ms * MS_NS;
-    return 0;
-}
-
-/* False: FM_ERR_NOMEM, or too many files are open. */
-static bool open_waits(fm_http *http) {
-    http->multi = curl_multi_init();
-    http->epoll = epoll_create1(EPOLL_CLOEXEC);
-    http->wakeup = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    http->timer_ns = UINT64_MAX;
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = http->wakeup};
-    if (!http->multi || http->epoll < 0 || http->wakeup < 0 ||
-        epoll_ctl(http->epoll, EPOLL_CTL_ADD, http->wakeup, &event))
-        return false;
-    curl_multi_setopt(http->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
-    curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http);
-    curl_multi_setopt(http->multi, CURLMOPT_TIMERFUNCTION, on_timer);
-    curl_multi_setopt(http->multi, CURLMOPT_TIMERDATA, http);
-    return true;
-}
-
 int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *error) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_curl);
@@ -141,12 +56,12 @@ int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *erro
     fm_http *const http = fm_mem_zalloc(NULL, 1, sizeof(*http));
     if (!http) return fm_error_set(error, FM_ERR_NOMEM, "no memory for HTTP");
     http->settings = *settings;
-    const bool has_waits = open_waits(http);
+    http->multi = curl_multi_init();
     const char *const ca_bundle = settings->ca_bundle ? settings->ca_bundle : default_ca_bundle();
     if (ca_bundle) http->settings.ca_bundle = http->ca_bundle = strdup(ca_bundle);
-    if (!has_waits || (ca_bundle && !http->ca_bundle)) {
+    if (!http->multi || (ca_bundle && !http->ca_bundle)) {
         fm_http_close(http);
-        return fm_error_set(error, FM_ERR_NOMEM, "no memory, or no file descriptors, for HTTP");
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for libcurl");
     }
     curl_multi_setopt(http->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_MULTIPLEX);
     curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)settings->n_connections);
@@ -155,10 +70,7 @@ int fm_http_open(fm_http **out, const fm_http_settings *settings, fm_error *erro
 }
 
 void fm_http_close(fm_http *http) {
-    if (http->multi) curl_multi_cleanup(http->multi);
-    if (http->epoll >= 0) close(http->epoll);
-    if (http->wakeup >= 0) close(http->wakeup);
-    fm_mem_free(http->is_watched);
+    curl_multi_cleanup(http->multi);
     free(http->ca_bundle);
     fm_mem_free(http);
 }
@@ -220,7 +132,8 @@ static void set_protocols(CURL *easy) {
 }
 
 /* Redirects are not followed: libcurl would send the store's session token on to another host. */
-static void set_options(fm_http *http, fm_http_request *request, const char *url, bool is_fresh) {
+static void set_options(const fm_http *http, fm_http_request *request, const char *url,
+                        bool is_fresh) {
     CURL *const easy = request->easy;
     curl_easy_reset(easy);
     curl_easy_setopt(easy, CURLOPT_URL, url);
@@ -231,8 +144,6 @@ static void set_options(fm_http *http, fm_http_request *request, const char *url
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
     curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, request->curl_error);
-    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, on_close);
-    curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA, http);
     curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L); /* keys may contain "..", and are signed */
@@ -283,21 +194,7 @@ void fm_http_request_free(fm_http_request *request) {
 
 void fm_http_run(fm_http *http) {
     int n_running;
-    for (int i = 0; i < http->n_events; i++) {
-        const struct epoll_event *const event = &http->events[i];
-        const int ready = (event->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
-                          (event->events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                          (event->events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
-        uint64_t n;
-        if (event->data.fd != http->wakeup)
-            curl_multi_socket_action(http->multi, event->data.fd, ready, &n_running);
-        else if (read(http->wakeup, &n, sizeof(n)) < 0)
-            continue; /* it was read already */
-    }
-    http->n_events = 0;
-    if (http->timer_ns > fm_clock_ns()) return;
-    http->timer_ns = UINT64_MAX;
-    curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &n_running);
+    curl_multi_perform(http->multi, &n_running);
 }
 
 fm_http_request *fm_http_next(fm_http *http, int *code) {
@@ -316,20 +213,12 @@ fm_http_request *fm_http_next(fm_http *http, int *code) {
 }
 
 void fm_http_wait(fm_http *http, int timeout_ms) {
-    const uint64_t now_ns = fm_clock_ns();
-    const uint64_t left_ns = http->timer_ns > now_ns ? http->timer_ns - now_ns : 0;
-    if (left_ns < (uint64_t)timeout_ms * MS_NS) timeout_ms = (int)((left_ns + MS_NS - 1) / MS_NS);
-    const int n = epoll_wait(http->epoll, http->events, MAX_EVENTS, timeout_ms);
-    http->n_events = n > 0 ? n : 0;
+    curl_multi_poll(http->multi, NULL, 0, timeout_ms, NULL);
 }
 
 bool fm_http_is_multiplexed(const fm_http *http) { return http->is_multiplexed; }
 
-void fm_http_wake(fm_http *http) {
-    const uint64_t one = 1;
-    const ssize_t n = write(http->wakeup, &one, sizeof(one));
-    (void)n; /* fails only if 2^64 wake-ups are pending */
-}
+void fm_http_wake(fm_http *http) { curl_multi_wakeup(http->multi); }
 
 /* ---- how a request ended --------------------------------------------------------------------- */
 

@@ -65,7 +65,7 @@ bool fm_http_begin(fm_http *http, fm_http_request *request, const char *url,
 void fm_http_end(fm_http_request *request);
 void fm_http_request_free(fm_http_request *request);
 
-/* Reads and writes what the latest fm_http_wait() found ready. */
+/* Reads and writes what can be without waiting. */
 void fm_http_run(fm_http *http);
 /* A request that has come to its end by itself, and still needs fm_http_end(); or NULL. *code is
  * for fm_http_judge(). */

@@ -51,11 +51,15 @@ static void late_answers_are_asked_for_again(void **state) {
         put(path, 7, N_BYTES);
         put("/other", 7, N_BYTES);
         test_http_script(server, path, cases[i].script);
-        const uint32_t n_retries = (uint32_t)stats_of(&self).n_retries;
+        const fm_reader_stats before = stats_of(&self);
         check_whole(&self, path, 7, N_BYTES);
-        assert_int_equal(test_http_count(server, path), cases[i].n_requests);
-        assert_int_equal(stats_of(&self).n_retries - n_retries, cases[i].n_retries);
-        assert_true(stats_of(&self).n_hedged > 0);
+        const fm_reader_stats after = stats_of(&self);
+        const uint64_t n_hedged = after.n_hedged - before.n_hedged;
+        assert_true(n_hedged > 0);
+        assert_int_equal(after.n_retries - before.n_retries, cases[i].n_retries);
+        /* On a busy machine, the next attempt may be late as well. */
+        assert_in_range(test_http_count(server, path), cases[i].n_requests,
+                        cases[i].n_requests + n_hedged - 1);
         session_close(&self);
     }
 }
@@ -91,7 +95,7 @@ static void no_more_second_requests_than_allowed(void **state) {
         }
         const fm_reader_stats stats = stats_of(&self);
         assert_in_range(stats.n_hedged, 0, percent);
-        assert_int_equal(test_http_n_requests(server) - n_before, 4 + stats.n_hedged);
+        assert_in_range(test_http_n_requests(server) - n_before, 4, 4 + stats.n_hedged);
         session_close(&self);
     }
 }
