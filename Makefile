@@ -135,12 +135,12 @@ test-frameworks: setup
 
 # FEEDMILL_RAY_IMAGES=20000 packs more images.
 test-ray: setup
-	@.ci/setup-ray
+	@.ci/setup-beside ray-venv ray ray
 	@$(BUILD)/ray-venv/bin/python -m pytest -rs tests/ray
 
 # What needs boto3, moto's server of S3 or pyarrow.
 test-stores: setup $(BUILD)/configured
-	@.ci/setup-stores
+	@.ci/setup-beside stores-venv "boto3 moto flask pyarrow" boto3 'moto[server]' pyarrow
 	@$(call build_c,--target mkjpeg)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest -rs \
 	    tests/python/test_remote_*.py
@@ -170,7 +170,7 @@ test-faults: setup $(BUILD)/configured
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS)
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS) --lasting 1
 
-# Most of a run is waiting, so many of them run at once.
+# Ten runs by each process. Most of a run is waiting, so many of them run at once.
 test-object-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target test_remote_epochs mkjpeg >/dev/null
 	@seq 0 10 $$(($(RUNS) - 1)) | FM_MKJPEG=$(BUILD)/tests/mkjpeg \

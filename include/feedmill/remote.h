@@ -35,8 +35,8 @@ typedef struct fm_remote_config {
     uint32_t connect_timeout_ms; /* default 10,000 */
     uint32_t stall_timeout_ms;   /* without 1 KiB of the body; then tried again; default 20,000 */
     uint32_t give_up_ms;    /* no attempt begins so long after the first one; default 120,000 */
-    uint32_t hedge_percent; /* how many requests in a hundred may be made a second time, as they are
-                               not answered for longer than 99 in 100 are; default 2, 0: none */
+    uint32_t hedge_percent; /* of the requests, which may be sent a second time if no answer has
+                               begun after a time in which 99% of answers do; default 2, 0: none */
     const char *gs_endpoint_url; /* of gs:// names, for tests; default NULL: Google's */
 } fm_remote_config;
 

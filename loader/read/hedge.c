@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "read/hedge.h"
 
-/* The latest thousand or two count. */
+/* The percentile is that of the latest 1,000 to 2,000 answers. */
 #define MOST_ANSWERS 2048
 #define PERCENTILE 99
 /* How many can be saved up: if more requests than a few hang at once, that is the server's state,

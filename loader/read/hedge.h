@@ -1,7 +1,6 @@
 /*
- * When a second request is made for what a first one has not been answered for long ("hedged
- * request": Dean and Barroso, "The Tail at Scale", Communications of the ACM 56(2), 2013). Nothing
- * here reads a clock.
+ * When a request is sent a second time because its answer is late ("hedged request": Dean and
+ * Barroso, "The Tail at Scale", Communications of the ACM 56(2), 2013). Nothing here reads a clock.
  */
 #ifndef FM_READ_HEDGE_H
 #define FM_READ_HEDGE_H
@@ -26,7 +25,7 @@ void fm_hedge_answered(fm_hedge *hedge, uint64_t answer_ns);
 /* After so long without an answer, which is longer than 99% of them took, a request may be hedged.
  * UINT64_MAX: none may be. */
 uint64_t fm_hedge_after_ns(const fm_hedge *hedge);
-/* One was. */
+/* A request was hedged. */
 void fm_hedge_made(fm_hedge *hedge);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "read/reader_http.h"
 
-/* Between looks whether hedges are possible again. */
+/* How long to wait before the next look whether second requests are allowed again. */
 #define HEDGE_PAUSE_NS (100u * (uint64_t)FM_HTTP_MS_NS)
 
 /* Tells the caller what the object is. */
@@ -89,6 +89,7 @@ static void end_behind(fm_http_reader *self, fm_transfer *transfer) {
         fm_reader_op *const op = one->op;
         next = one->behind;
         one->behind = NULL;
+        op->earlier = transfer->op->earlier;
         op->last = transfer->op->last;
         if (op->n_bytes == op->range_bytes) {
             memcpy(one->etag, transfer->etag, sizeof(one->etag));

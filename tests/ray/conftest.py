@@ -35,6 +35,6 @@ else:
 def pytest_sessionfinish(session, exitstatus):
     shutil.rmtree(_folder, ignore_errors=True)
     if "collect_ignore_glob" in globals():
-        print("\nskipped: Ray is not installed (.ci/setup-ray)")
+        print("\nskipped: Ray is not installed (make test-ray)")
         if os.environ.get("FEEDMILL_NO_SKIP") != "1":
             session.exitstatus = pytest.ExitCode.OK

@@ -23,11 +23,7 @@ static inline int tear_down(void **state) {
 }
 
 static inline void put(const char *path, uint32_t seed, size_t n_bytes) {
-    uint8_t *const bytes = malloc(n_bytes + 1);
-    assert_non_null(bytes);
-    for (size_t i = 0; i < n_bytes; i++) bytes[i] = test_byte(seed, i);
-    test_http_put(server, path, bytes, n_bytes);
-    free(bytes);
+    test_http_put_made(server, path, seed, n_bytes);
 }
 
 typedef struct session {
@@ -41,7 +37,8 @@ static inline fm_remote_config quick_config(void) {
     return config;
 }
 
-static inline void session_open(session *self, const fm_remote_config *settings, fm_reader_config config) {
+static inline void session_open(session *self, const fm_remote_config *settings,
+                                fm_reader_config config) {
     fm_error error;
     if (fm_remote_open(&self->remote, settings, &error)) fail_msg("%s", error.message);
     config.remote = self->remote;

@@ -31,11 +31,7 @@ static int tear_down(void **state) {
 }
 
 static void put(const char *path, uint32_t seed, size_t n_bytes) {
-    uint8_t *const bytes = malloc(n_bytes + 1);
-    assert_non_null(bytes);
-    for (size_t i = 0; i < n_bytes; i++) bytes[i] = test_byte(seed, i);
-    test_http_put(server, path, bytes, n_bytes);
-    free(bytes);
+    test_http_put_made(server, path, seed, n_bytes);
 }
 
 typedef struct session {

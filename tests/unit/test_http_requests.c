@@ -107,8 +107,13 @@ static void no_more_second_requests_than_allowed(void **state) {
 #define STEP_BYTES 2100 /* from one range to the next */
 #define PACK_BYTES (N_RANGES * STEP_BYTES)
 
-/* The reader learns that waiting for an answer takes longer than some bytes. */
-static void learn_distance(session *self) {
+/* Opens a reader, for a pack of so many bytes, that knows that waiting for an answer takes longer
+ * than some bytes. */
+static void open_far(session *self, size_t pack_bytes, uint32_t max_attempts) {
+    fm_remote_config settings = quick_config();
+    settings.max_attempts = max_attempts;
+    session_open(self, &settings, (fm_reader_config){0});
+    put("/pack", 3, pack_bytes);
     put("/far", 1, 100000);
     for (int i = 0; i < 8; i++) {
         test_http_script(server, "/far", "delay=50");
@@ -145,10 +150,7 @@ static void neighbouring_ranges_share_a_request(void **state) {
     (void)state;
     session self;
     get gets[N_RANGES];
-    const fm_remote_config settings = quick_config();
-    session_open(&self, &settings, (fm_reader_config){0});
-    put("/pack", 3, PACK_BYTES);
-    learn_distance(&self);
+    open_far(&self, PACK_BYTES, 10);
     submit_ranges(&self, gets, 0, STEP_BYTES);
     check_ranges(&self, gets);
     assert_int_equal(test_http_count(server, "GET /pack"), 1);
@@ -166,10 +168,7 @@ static void other_ranges_do_not(void **state) {
     (void)state;
     session self;
     get gets[N_RANGES];
-    const fm_remote_config settings = quick_config();
-    session_open(&self, &settings, (fm_reader_config){0});
-    learn_distance(&self);
-    put("/pack", 3, N_RANGES * (100 << 10));
+    open_far(&self, N_RANGES * (100 << 10), 10);
     submit_ranges(&self, gets, 0, RANGE_BYTES - 1);
     check_ranges(&self, gets);
     submit_ranges(&self, gets, 0, 100 << 10);
@@ -200,16 +199,16 @@ static void shared_requests_survive_faults(void **state) {
     };
     session self;
     get gets[N_RANGES];
-    const fm_remote_config settings = quick_config();
-    session_open(&self, &settings, (fm_reader_config){0});
-    put("/pack", 3, PACK_BYTES);
-    learn_distance(&self);
+    open_far(&self, PACK_BYTES, 10);
     for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
         const uint64_t n_shared = stats_of(&self).n_shared;
         test_http_script(server, "/pack", scripts[i]);
         submit_ranges(&self, gets, 0, STEP_BYTES);
         check_ranges(&self, gets);
         assert_int_equal(stats_of(&self).n_shared - n_shared, N_RANGES - 1);
+        /* All of them have waited for the server's sake. */
+        for (uint32_t k = 0; !strcmp(scripts[i], "status=503") && k < N_RANGES; k++)
+            assert_true(gets[k].read.times.earlier.throttled_ns > 0);
     }
     session_close(&self);
 }
@@ -219,11 +218,7 @@ static void shared_requests_may_end_early(void **state) {
     (void)state;
     session self;
     get gets[N_RANGES];
-    fm_remote_config settings = quick_config();
-    settings.max_attempts = 1;
-    session_open(&self, &settings, (fm_reader_config){0});
-    learn_distance(&self);
-    put("/pack", 3, 4 * STEP_BYTES - 1);
+    open_far(&self, 4 * STEP_BYTES - 1, 1);
     submit_ranges(&self, gets, 0, STEP_BYTES);
     wait_for_all(&self);
     for (uint32_t i = 0; i < N_RANGES; i++) {
@@ -239,10 +234,7 @@ static void shared_requests_can_be_cancelled(void **state) {
     for (int closes = 0; closes < 2; closes++) {
         session self;
         get gets[N_RANGES];
-        const fm_remote_config settings = quick_config();
-        session_open(&self, &settings, (fm_reader_config){0});
-        put("/pack", 3, PACK_BYTES);
-        learn_distance(&self);
+        open_far(&self, PACK_BYTES, 10);
         test_http_script(server, "/pack", "stall=5000");
         submit_ranges(&self, gets, 0, STEP_BYTES);
         usleep(50000);

@@ -13,7 +13,8 @@ from feedmill.remote.settings import Settings, read_settings
 _GS_ENDPOINT = "https://storage.googleapis.com"
 # Of an object: larger ones are uploaded in parts of so many bytes. S3 allows 10,000 parts.
 _PART_BYTES = 64 << 20
-_ATTEMPTS = 10
+# As of reads.
+_ATTEMPTS, _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 10, 20
 _ERRNOS = {"403": errno.EACCES, "404": errno.ENOENT}
 
 
@@ -109,6 +110,8 @@ def _open_client(scheme: str, name: str) -> tuple[Any, tuple[type[Exception], ..
             ("access_key", "secret_key")]
     config = Config(
         retries={"mode": "standard", "total_max_attempts": settings.max_attempts or _ATTEMPTS},
+        connect_timeout=settings.connect_timeout_ms / 1000 or _CONNECT_TIMEOUT_S,
+        read_timeout=settings.stall_timeout_ms / 1000 or _READ_TIMEOUT_S,
         # Newer checksums are refused by stores that only resemble S3.
         request_checksum_calculation="when_required",
         **({} if pair[0] else {"signature_version": UNSIGNED}),

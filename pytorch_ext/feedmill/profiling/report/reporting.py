@@ -154,7 +154,7 @@ def _network_row(stats: Stats) -> list[tuple[str, str]]:
     if not io.http_requests:
         return []
     return [("network", f"{io.http_requests:,} requests ({io.http_retries:,} after a failure, "
-                        f"{io.http_refused:,} refused as too many, {io.http_hedged:,} made twice "
+                        f"{io.http_refused:,} refused as too many, {io.http_hedged:,} sent again "
                         f"for a late answer), {io.http_bytes / 1e6:,.1f} MB "
                         f"fetched; {io.bytes / 1e6:,.1f} MB were decoded, with those of files")]
 
