@@ -38,23 +38,35 @@ void fm_text_add_n(fm_text *text, const char *chars, size_t n) {
 
 void fm_text_add(fm_text *text, const char *chars) { fm_text_add_n(text, chars, strlen(chars)); }
 
+/* Writes to the space that is left, and a second time only if that is too short: formatting costs
+ * more than anything else in making a request. */
 void fm_text_format(fm_text *text, const char *format, ...) {
+    if (!reserve(text, 0)) return;
+    const size_t left_bytes = text->capacity - text->n;
     va_list args;
     va_start(args, format);
-    const int n = vsnprintf(NULL, 0, format, args);
+    const int n = vsnprintf(text->chars + text->n, left_bytes, format, args);
     va_end(args);
+    if (n >= 0 && (size_t)n >= left_bytes && reserve(text, (size_t)n)) {
+        va_start(args, format);
+        vsnprintf(text->chars + text->n, (size_t)n + 1, format, args);
+        va_end(args);
+    }
     if (n < 0) text->failed = true;
-    if (n < 0 || !reserve(text, (size_t)n)) return;
-    va_start(args, format);
-    vsnprintf(text->chars + text->n, (size_t)n + 1, format, args);
-    va_end(args);
-    text->n += (size_t)n;
+    if (text->failed)
+        text->chars[text->n] = '\0';
+    else
+        text->n += (size_t)n;
 }
 
 void fm_text_add_hex(fm_text *text, const uint8_t *bytes, size_t n_bytes) {
     static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < n_bytes; i++)
-        fm_text_add_n(text, (const char[]){digits[bytes[i] >> 4], digits[bytes[i] & 15]}, 2);
+    if (!reserve(text, 2 * n_bytes)) return;
+    for (size_t i = 0; i < n_bytes; i++) {
+        text->chars[text->n++] = digits[bytes[i] >> 4];
+        text->chars[text->n++] = digits[bytes[i] & 15];
+    }
+    text->chars[text->n] = '\0';
 }
 
 static bool is_letter_or_digit(char c) {
@@ -63,14 +75,16 @@ static bool is_letter_or_digit(char c) {
 
 void fm_text_add_encoded(fm_text *text, const char *bytes, size_t n_bytes, const char *kept) {
     static const char digits[] = "0123456789ABCDEF";
+    size_t n_written = 0;
     for (size_t i = 0; i < n_bytes; i++) {
         const char c = bytes[i];
         const uint8_t value = (uint8_t)c;
-        if (is_letter_or_digit(c) || (c && strchr(kept, c)))
-            fm_text_add_n(text, &c, 1);
-        else
-            fm_text_add_n(text, (const char[]){'%', digits[value >> 4], digits[value & 15]}, 3);
+        if (is_letter_or_digit(c) || (c && strchr(kept, c))) continue;
+        fm_text_add_n(text, bytes + n_written, i - n_written);
+        fm_text_add_n(text, (const char[]){'%', digits[value >> 4], digits[value & 15]}, 3);
+        n_written = i + 1;
     }
+    fm_text_add_n(text, bytes + n_written, n_bytes - n_written);
 }
 
 char *fm_text_take(fm_text *text) {

@@ -99,7 +99,9 @@ void fm_remote_name_shown(const char *name, char *out, size_t out_bytes) {
 /* Appends the header "name: value". False: out of memory. */
 static bool add_header(fm_remote_request *out, const char *name, const char *value) {
     fm_text line = {0};
-    fm_text_format(&line, "%s: %s", name, value);
+    fm_text_add(&line, name);
+    fm_text_add(&line, ": ");
+    fm_text_add(&line, value);
     char *const taken = fm_text_take(&line);
     if (!taken) return false;
     out->headers[out->n_headers++] = taken;

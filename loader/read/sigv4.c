@@ -30,16 +30,12 @@ static size_t sorted_headers(const fm_sigv4_request *request, const fm_sigv4_hea
 
 /* Appends a header's value without spaces at its ends, and with one space for several. */
 static void add_value(fm_text *text, const char *value) {
-    bool pending = false, any = false;
-    for (; *value; value++) {
-        if (*value == ' ' || *value == '\t') {
-            pending = any;
-            continue;
-        }
-        if (pending) fm_text_add(text, " ");
-        fm_text_add_n(text, value, 1);
-        pending = false;
-        any = true;
+    static const char spaces[] = " \t";
+    for (bool is_first = true; *(value += strspn(value, spaces)); is_first = false) {
+        const size_t n = strcspn(value, spaces);
+        if (!is_first) fm_text_add(text, " ");
+        fm_text_add_n(text, value, n);
+        value += n;
     }
 }
 
@@ -55,7 +51,8 @@ static void add_headers(fm_text *text, const fm_sigv4_header *const *headers, si
     for (size_t i = 0; i < n; i++) {
         const bool repeated = i > 0 && strcmp(headers[i]->name, headers[i - 1]->name) == 0;
         if (i > 0 && !repeated) fm_text_add(text, "\n");
-        fm_text_format(text, "%s%s", repeated ? "," : headers[i]->name, repeated ? "" : ":");
+        fm_text_add(text, repeated ? "," : headers[i]->name);
+        if (!repeated) fm_text_add(text, ":");
         add_value(text, headers[i]->value);
     }
     fm_text_add(text, "\n");
