@@ -7,8 +7,10 @@ WHAT: "storage" (RANK reads from SLOW_FOLDER), "decode" (so does it, where the i
 report on all of them to OUT/report.RANK.
 """
 
+import faulthandler
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import conftest  # noqa: F401  a torchvision that can be imported
@@ -22,11 +24,14 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 LOOP_S = 0.4
+STUCK_S = 240
 
 
 def main():
     folder, slow_folder, what, slow_rank, out = sys.argv[1:]
-    dist.init_process_group("gloo")
+    # A rank that waits for ever says where.
+    faulthandler.dump_traceback_later(2 * STUCK_S, exit=True)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=STUCK_S))
     rank = dist.get_rank()
     is_slow = rank == int(slow_rank)
     dataset = ImageFolder(

@@ -7,6 +7,7 @@ and are asked only who was late and why.
 import contextlib
 import html
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -386,6 +387,20 @@ def test_no_marks_while_cuda_is_in_use(clock, monkeypatch):
 # ---- real ranks ----------------------------------------------------------------------------------
 
 
+def stacks_of_children(pid):
+    """What the threads of a process's children do, where gdb is installed: after Python's end,
+    faulthandler can't tell."""
+    if not shutil.which("gdb"):
+        return "no gdb"
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for task in tasks for child in task.read_text().split()]
+    return "\n".join(
+        subprocess.run(["gdb", "-batch", "-ex", "thread apply all backtrace", "-p", child],
+                       capture_output=True, text=True).stdout
+        for child in children
+    )
+
+
 def torchrun(n, script, *arguments):
     outside = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
     environment = {name: value for name, value in os.environ.items() if name not in outside}
@@ -399,8 +414,9 @@ def torchrun(n, script, *arguments):
     try:
         out, _ = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
+        stacks = stacks_of_children(process.pid)
         process.terminate()  # torchrun then ends its processes
-        pytest.fail(f"the processes hang; so far: {process.communicate(timeout=600)}")
+        pytest.fail(f"the processes hang; so far: {process.communicate(timeout=600)}\n{stacks}")
     assert process.returncode == 0, out
 
 
