@@ -8,6 +8,7 @@ import sys
 import types
 
 import feedmill
+import numpy as np
 import pytest
 import torch
 from feedmill.iterators import pillow_fallback
@@ -121,6 +122,12 @@ def around(step):
     return call
 
 
+def converted_unless_array(image):
+    if isinstance(image, (np.ndarray, torch.Tensor)):
+        return image
+    return image.convert("RGB")
+
+
 def branches(image):
     if isinstance(image, Image.Image) and image.mode != "RGB":
         image = image.convert("RGB")
@@ -139,6 +146,7 @@ UNDERSTOOD = {
     "never_printed": lambda: PrintsItself(T.Resize(SIZE), T.ToTensor()),
     "functions": lambda: compose(resized, branches, T.CenterCrop(7), to_rgb, maybe_to_tensor,
                                  maybe_to_tensor),
+    "kinds": lambda: compose(converted_unless_array, resized, to_tensor, converted_unless_array),
     "closure": lambda: compose(around(T.Resize(SIZE)), around(around(T.ToTensor()))),
     "method": lambda: compose(resized, Preset(T.ToTensor()).__call__),
     "lambdas": lambda: compose(T.Lambda(lambda image: image), T.Lambda(to_rgb), resized,
@@ -338,6 +346,20 @@ class Asserts(Preset):
         return self.transforms(img)
 
 
+class LikeImages(type):
+    def __instancecheck__(cls, instance):
+        LOG.append(instance)
+        return False
+
+
+class AsksAClass(Preset):
+    class Kind(metaclass=LikeImages):
+        pass
+
+    def __call__(self, img):
+        return img if isinstance(img, (np.ndarray, self.Kind)) else self.transforms(img)
+
+
 class Truthy(T.Compose):
     def __bool__(self):
         LOG.append("bool")
@@ -463,9 +485,9 @@ def from_text(*steps):
 
 HEAD = (T.Resize(SIZE), T.PILToTensor())
 LEFT = [Counts, Adds, Logs, WithProperty, WithDescriptor, WithDataDescriptor, GetAttr, GetAttribute,
-        Overridden, Twice, Dropped, OnlySome, TakesMore, Starred, Generates, Tries, Asserts,
-        AsksForTruth, OwnCall, OwnCallImpl, hooked, with_own_dict, replaced_code, rebound, rebinding,
-        in_a_loop, reads_global, decorated, from_text]
+        AsksAClass, Overridden, Twice, Dropped, OnlySome, TakesMore, Starred, Generates, Tries,
+        Asserts, AsksForTruth, OwnCall, OwnCallImpl, hooked, with_own_dict, replaced_code, rebound,
+        rebinding, in_a_loop, reads_global, decorated, from_text]
 
 
 @pytest.mark.parametrize("make", LEFT)

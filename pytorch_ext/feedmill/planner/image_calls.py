@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedmill.planner.arithmetic import function_call, method_call
@@ -53,6 +54,17 @@ class ImageValue:
 
     n_calls: int
     view: int = 0
+
+
+def _is_kind(state: ImageState, kind: Any) -> bool | None:
+    """Whether an image is an instance of a class; None: not known."""
+    from PIL import Image
+
+    if kind is torch.Tensor:
+        return not state.is_pil
+    if kind is Image.Image:
+        return state.is_pil
+    return False if kind is np.ndarray else None
 
 
 class ImageCalls:
@@ -219,15 +231,14 @@ class ImageCalls:
         return self._value(node)
 
     def _is_instance(self, node: ast.Call) -> bool:
-        """``isinstance(image, kind)`` for the classes of images."""
-        from PIL import Image
-
-        image, kind = self._value(node.args[0]), self._value(node.args[1])
+        """``isinstance(image, kind)`` for classes of images, or a tuple of such."""
+        image, kinds = self._value(node.args[0]), node.args[1]
+        written = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+        named = [self._value(one) for one in written]
         if type(image) is ImageValue and self._is_unchanged() and self._state is not None:
-            if kind is torch.Tensor:
-                return not self._state.is_pil
-            if kind is Image.Image:
-                return self._state.is_pil
+            found = [_is_kind(self._state, one) for one in named]
+            if None not in found:
+                return any(found)
         raise self._error(node, "it tests types")
 
     def _converted_to_rgb(self, node: ast.IfExp) -> Any:
