@@ -191,7 +191,46 @@ class Passed:
         return len(self.inner)
 
 
+def name_of(dataset, index):
+    if isinstance(dataset, Files):
+        return str(index)
+    elif isinstance(dataset, ImageFolder):
+        path = dataset.imgs[index][0]
+        return os.path.relpath(path, dataset.root)
+    return LOG.append(index)
+
+
+class WithNames(Dataset):
+    """As LightlyDataset: a function is called for each sample."""
+
+    def __init__(self, folder):
+        self.dataset, self.name_of = folder, name_of
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        name = self.name_of(self.dataset, index)
+        sample, target = self.dataset.__getitem__(index)
+        return sample, target, name
+
+
+class Methods(Files):
+    def path_of(self, i):
+        return self.paths[i]
+
+    def load(self, i):
+        path = self.path_of(i)
+        return Image.open(path).convert("RGB")
+
+    def __getitem__(self, index):
+        return self.transform(self.load(index)), self.path_of(index)
+
+
 NATIVE = {
+    "with_names": lambda f, t: WithNames(f(t)),
+    "with_names_of_own": lambda f, t: WithNames(Files(f(), t)),
+    "methods": lambda f, t: Methods(f(), t),
     "files": lambda f, t: Files(f(), t),
     "names": lambda f, t: Named(f(), t),
     "pairs": lambda f, t: Pairs(f(), t),
@@ -332,9 +371,11 @@ def test_torchvisions_other_datasets(small_images):
 
 VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbers[index])",
           "self.rows[index]", "label", "path", "'text'", "self.rows[index][0]", "-index",
+          "self.label_of(index)", "named(self, self.root, index)", "self.inner.__getitem__(index)[1]",
           "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
 IMAGES = ["Image.open(path).convert('RGB')", "Image.open(self.paths[index]).convert('RGB')",
-          "self.loader(path)", "self.inner[index][0]", "self.turn(image)", "self.cut(image)",
+          "self.loader(path)", "self.load(index)", "self.inner.__getitem__(index)[0]",
+          "self.inner[index][0]", "self.turn(image)", "self.cut(image)",
           "image.convert('RGB')", "self.cut(self.turn(image))", "image", "Image.open(path)",
           "self.inner[self.numbers[index]][0]", "self.nothing(image) if self.nothing else image"]
 LINES = ["path = self.paths[index]", "path, label = self.samples[index]", "label = {v}",
@@ -351,6 +392,23 @@ RETURNS = ["image, label", "image", "(image,)", "image, {v}, {v}", "{v}, image",
            "[image, label]", "(index, *self.inner[index])", "self.inner[index]", "{i}, {v}",
            "image, image", "label", "{'b': image, 'a': {v}}", "dict(a={v}, b={i})", "made", "made",
            "{'b': image, 'a': image}", "{'b': {'a': image}}", "(made, {v})", "{**made}"]
+
+
+METHODS = """
+    def label_of(self, at):
+        label = self.labels[at]
+        return label
+
+    def load(self, at):
+        path = self.paths[at]
+        return Image.open(path).convert("RGB")
+
+
+def named(own, root, at):
+    if isinstance(own, dict):
+        return None
+    return os.path.relpath(own.paths[at], root)
+"""
 
 
 @st.composite
@@ -385,7 +443,7 @@ def does_what_was_understood(small_images, lines, index):
     """Compares what a method does with what was understood; False: nothing was."""
     name = "<random method>"
     text = "\n".join(["class Own:", "    def __getitem__(self, index):",
-                      *("        " + line for line in lines)])
+                      *("        " + line for line in lines), METHODS])
     linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
     scope = {"Image": Image, "os": os, "__name__": "random_methods"}
     exec(compile(text, name, "exec"), scope)
@@ -592,7 +650,55 @@ def over_unknown(folder, transform):
     return TransformedSubset(Odd(folder, transform))
 
 
-LEFT = [Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
+class CallsItself(Methods):
+    def path_of(self, i):
+        return self.path_of(i) if self.labels is not None else self.paths[i]
+
+
+class CountsInMethod(Methods):
+    def path_of(self, i):
+        self.n = i
+        return self.paths[i]
+
+
+class LogsInMethod(Methods):
+    def path_of(self, i):
+        LOG.append(i)
+        return self.paths[i]
+
+
+class TwoFilesByMethods(Methods):
+    def __getitem__(self, index):
+        self.load(index)
+        other = self.load(index)
+        return self.transform(self.load(index)), other
+
+
+class TellsAnotherClass(ImageFolder):
+    @property
+    def __class__(self):
+        LOG.append("asked")
+        return dict
+
+
+def with_another_class(folder, transform):
+    return WithNames(TellsAnotherClass(folder.root, transform))
+
+
+def with_item_of_its_own(folder, transform):
+    dataset = WithNames(ImageFolder(folder.root, transform))
+    dataset.dataset.__getitem__ = lambda index: LOG.append(index)
+    return dataset
+
+
+def with_another_function(folder, transform):
+    dataset = WithNames(ImageFolder(folder.root, transform))
+    dataset.name_of = lambda dataset, index: LOG.append(index)
+    return dataset
+
+
+LEFT = [CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
+        with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
         GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
         SubsetOfOwn, with_two_transforms, over_unknown]
 

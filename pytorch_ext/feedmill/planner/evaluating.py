@@ -74,6 +74,7 @@ _ARITHMETIC: dict[type[ast.operator], Any] = {
 
 # Limit of the evaluations of a function.
 _MAX_PATHS = 256
+_MAX_DEPTH = 8
 
 
 def is_own(transform: Any) -> bool:
@@ -176,21 +177,25 @@ class Evaluator(ImageCalls):
         state: ImageState | None,
         outcomes: Sequence[int] | None = None,
     ) -> None:
+        self._begin(function)
+        self._state = state
+        self._calls: list[Any] = []
+        self._events: list[Any] = []
+        self._outcomes = outcomes
+        self._decided: list[Condition | Pick] = []
+        self._result: Any = None
+        self._n_steps = 0
+        self._depth = 0  # of functions within the first one
+
+    def _begin(self, function: FunctionType) -> None:
         definition = definition_of(function)
         if definition is None:
             raise NotUnderstood("its source is not available, or was changed after its import")
         if function.__code__.co_flags & _SPECIAL_CODE:
             raise NotUnderstood("it is a generator or a coroutine")
         self._function = function
-        self._state = state
         self._definition: Definition = definition
-        self._calls: list[Any] = []
-        self._events: list[Any] = []
-        self._outcomes = outcomes
-        self._decided: list[Condition | Pick] = []
         self._names: dict[str, Any] = {}
-        self._result: Any = None
-        self._n_steps = 0
 
     def run(self, bound: Sequence[Any]) -> list[Any]:
         """The transforms that the function applies.
@@ -259,6 +264,19 @@ class Evaluator(ImageCalls):
         wanted = [*named, *(one.arg for one in arguments.kwonlyargs)]
         if any(name not in self._names for name in wanted):
             raise self._error(self._definition.node, "it takes more arguments than the image")
+
+    def _within(self, function: FunctionType, arguments: Sequence[Any]) -> Any:
+        """What a function returns that is called within this one."""
+        outer = self._function, self._definition, self._names
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise NotUnderstood("its functions call each other too deeply")
+        try:
+            self._begin(function)
+            return self.result(arguments)
+        finally:
+            self._function, self._definition, self._names = outer
+            self._depth -= 1
 
     # ---- statements ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,12 @@ from feedmill.planner.samples import IMAGE, PAIR, Fields
 _SIZED = (list, tuple, np.ndarray)
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
 _CONSTANTS = (int, float, str, bool, type(None))
-_FUNCTIONS = (int, float, str, os.path.join)
+_FUNCTIONS = (int, float, str, os.path.join, os.path.relpath)
 # Types of elements whose methods, called by their index, iterator or conversion, are Python's,
 # NumPy's or torch's own.
 _PLAIN = (*_CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
 _ROWS = (list, tuple)
+_TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
 # A value that is made in more steps is not understood.
 _MOST_STEPS = 64
 
@@ -346,7 +347,7 @@ class _OwnEvaluator(Evaluator):
                 self._set_field(node, made, self._value(key) if key else None, self._value(one))
             return made
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            return self._item(node)
+            return self._item(node, self._value(node.value), self._value(node.slice))
         return super()._value(node)
 
     def _set_field(self, node: ast.AST, fields: _Fields, key: Any, value: Any) -> None:
@@ -360,8 +361,7 @@ class _OwnEvaluator(Evaluator):
             raise self._error(node, f"it reads {node.attr} of what it looks up")
         return super()._attribute(node)
 
-    def _item(self, node: ast.Subscript) -> Any:
-        owner, at = self._value(node.value), self._value(node.slice)
+    def _item(self, node: ast.AST, owner: Any, at: Any) -> Any:
         if type(owner) is _Fields and type(at) is str and at in owner:
             return owner[at]
         if type(owner) is _Row and type(at) is str:
@@ -448,6 +448,8 @@ class _OwnEvaluator(Evaluator):
     def _call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Attribute):
             owner = self._value(node.func.value)
+            if node.func.attr == "__getitem__":
+                return self._called_item(node, owner)
             if type(owner) is _Opened:
                 return self._convert(node, owner)
             if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
@@ -458,19 +460,48 @@ class _OwnEvaluator(Evaluator):
         arguments = [self._value(one) for one in node.args]
         if function is dict and not arguments and all(one.arg for one in node.keywords):
             return _Fields({str(one.arg): self._value(one.value) for one in node.keywords})
+        if function is isinstance and len(arguments) == 2 and not node.keywords:
+            return self._is_instance(node)
         if node.keywords or not any(type(one) is Value for one in arguments):
             if any(type(one) is ImageValue for one in arguments):
                 return self._transform(node, function, arguments)
             raise self._error(node, "it calls something else than a transform of the image")
         if any(function is one for one in _FUNCTIONS):
             return self._function_of(node, function, arguments)
-        if len(arguments) == 1:
-            return self._load(node, function, arguments[0])
+        if len(arguments) == 1 and (loaded := self._load(node, function, arguments[0])) is not None:
+            return loaded
+        if any(type(one) is ImageValue for one in arguments):
+            raise self._error(node, "it calls a function of the image and of what it looks up")
+        if type(function) is MethodType and type(function.__func__) is FunctionType:
+            return self._within(function.__func__, [function.__self__, *arguments])
+        if type(function) is FunctionType:
+            return self._within(function, arguments)
         raise self._error(node, "it calls a function of what it looks up")
 
+    def _called_item(self, node: ast.Call, owner: Any) -> Any:
+        """``owner.__getitem__(at)``, which is ``owner[at]`` unless the object has its own."""
+        arguments = [self._value(one) for one in node.args]
+        if len(arguments) != 1 or node.keywords or type(owner) in (*_UNKNOWN, ImageValue):
+            raise self._error(node, "it calls __getitem__ in an unknown way")
+        try:
+            is_own = type(owner) not in _CONTAINERS and "__getitem__" in attributes_of(owner)
+        except NotUnderstood as error:
+            raise self._error(node, str(error)) from None
+        if is_own:
+            raise self._error(node, "it takes a sample by another __getitem__ than its class's")
+        return self._item(node, owner, arguments[0])
+
+    def _is_instance(self, node: ast.Call) -> bool:
+        """Also ``isinstance(known object, kind)``."""
+        value, kind = self._value(node.args[0]), self._value(node.args[1])
+        if type(value) in (*_UNKNOWN, ImageValue) or type(kind) is not type:
+            return super()._is_instance(node)
+        of_object = object.__dict__
+        if any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
+            raise self._error(node, "it tests the type of an object that may tell another one")
+        return issubclass(type(value), kind)
+
     def _transform(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
-        if function is isinstance and len(arguments) == 2 and not node.keywords:
-            return self._is_instance(node)
         if len(arguments) != 1 or node.keywords or type(function) is type:
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, arguments[0], function)
@@ -503,6 +534,7 @@ class _OwnEvaluator(Evaluator):
         return value
 
     def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
+        """The image of a known function that opens a file; None: another function."""
         from PIL import Image
 
         if function is Image.open:
@@ -512,7 +544,7 @@ class _OwnEvaluator(Evaluator):
         originals = original_loaders()
         if len(originals) == 2 and any(function is one for one in originals):
             return self._loaded(node, path, function)
-        raise self._error(node, "it calls a function of what it looks up")
+        return None
 
     def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
         assert isinstance(node.func, ast.Attribute)
