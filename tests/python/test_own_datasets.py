@@ -2,8 +2,11 @@
 torch's path."""
 
 import copy
+import functools
 import linecache
 import os
+import pathlib
+import random
 import re
 
 import feedmill
@@ -227,7 +230,52 @@ class Methods(Files):
         return self.transform(self.load(index)), self.path_of(index)
 
 
+def label_of(path):
+    name = path.split(os.path.sep)[-1]
+    return re.search(r"^(.*)_(\d+)", "image_" + name).groups()[1]
+
+
+class ByName(Files):
+    """As accelerate's PetsDataset: the label is a part of the file's name."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.numbers = {label_of(path): n for n, path in enumerate(self.paths)}
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        image = Image.open(path).convert("RGB")
+        image = self.transform(image)
+        label = label_of(path)
+        if self.numbers is not None:
+            label = self.numbers[label]
+        return {"image": image, "label": label}
+
+
+class Texts(Files):
+    """Whatever else is done with a path."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.names = tuple(map(os.path.basename, self.paths))
+        self.root = os.path.commonpath(self.paths)
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        stem, extension = os.path.splitext(os.path.basename(path))
+        folder = os.path.dirname(path)[-3:].upper()
+        first, _, rest = self.names[index].partition(".")
+        match = re.match(r"(\w*)(?:\.(\w+))?", self.names[index])
+        number = int(str(index).strip() + "0")
+        values = (stem[::-1], extension[1:], folder, first, rest.replace("j", "J"), number,
+                  match.group(), match.group(2).lower(), path.endswith(".jpg"), stem.split("_")[-1],
+                  path.removeprefix(self.root), path[0], path.rsplit("/", 1)[:1][0])
+        return self.transform(Image.open("" + path).convert("RGB")), *values
+
+
 NATIVE = {
+    "by_name": lambda f, t: ByName(f(), t),
+    "texts": lambda f, t: Texts(f(), t),
     "with_names": lambda f, t: WithNames(f(t)),
     "with_names_of_own": lambda f, t: WithNames(Files(f(), t)),
     "methods": lambda f, t: Methods(f(), t),
@@ -323,6 +371,23 @@ def test_errors_are_the_datasets_own(small_images, tmp_path):
         assert raised[0] == raised[1], index
 
 
+def test_errors_of_texts_are_the_datasets_own(small_images):
+    dataset = ByName(ImageFolder(str(small_images)), compose(*HEAD))
+    folder = os.path.dirname(dataset.paths[0])
+    dataset.paths[1] = os.path.join(folder, "unknown.jpg")  # KeyError
+    dataset.paths[2] = folder  # AttributeError: there is no match
+    del dataset.numbers[label_of(dataset.paths[3])]
+    ours, theirs = native_loader(dataset), torch.utils.data.DataLoader(dataset)
+    for at in (1, 2, 3):
+        samplers = [[at]]
+        found = []
+        for kind in (type(ours), type(theirs)):
+            with pytest.raises(Exception) as caught:
+                next(iter(kind(dataset, batch_sampler=samplers)))
+            found.append((caught.type, str(caught.value)))
+        assert found[0] == found[1]
+
+
 class Unused(Files):
     def __getitem__(self, idx):
         image = self.transform(Image.open(self.paths[idx]).convert("RGB"))
@@ -372,7 +437,11 @@ def test_torchvisions_other_datasets(small_images):
 VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbers[index])",
           "self.rows[index]", "label", "path", "'text'", "self.rows[index][0]", "-index",
           "self.label_of(index)", "named(self, self.root, index)", "self.inner.__getitem__(index)[1]",
-          "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
+          "path.split('/')[-1]", "path.split('/')[9:]", "path.replace('/', label)", "path[-5:]", "path[:2] + path",
+          "self.root + path", "path + label", "label + path", "re.search('_(.)', path).groups()[0]",
+          "re.match('q', path).group()", "self.root.split(path)", "self.lettered[path[-5]]", "path.strip(index)",
+          "os.path.splitext(path)[1]", "label.lower()", "self.paths[index].rpartition('.')[0].upper()",
+          "str(label)[0]", "self.pairs[index][-1]", "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
 IMAGES = ["Image.open(path).convert('RGB')", "Image.open(self.paths[index]).convert('RGB')",
           "self.loader(path)", "self.load(index)", "self.inner.__getitem__(index)[0]",
           "self.inner[index][0]", "self.turn(image)", "self.cut(image)",
@@ -445,7 +514,7 @@ def does_what_was_understood(small_images, lines, index):
     text = "\n".join(["class Own:", "    def __getitem__(self, index):",
                       *("        " + line for line in lines), METHODS])
     linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
-    scope = {"Image": Image, "os": os, "__name__": "random_methods"}
+    scope = {"Image": Image, "os": os, "re": re, "__name__": "random_methods"}
     exec(compile(text, name, "exec"), scope)
     own = scope["Own"]()
     own.inner = ImageFolder(str(small_images))
@@ -454,6 +523,7 @@ def does_what_was_understood(small_images, lines, index):
     own.root, own.names = os.path.split(own.paths[0])[0], np.array(list(map(os.path.basename, own.paths)))
     own.labels, own.numbers = [*range(4), None, *range(4)], np.arange(9)[::-1].copy()
     own.pairs, own.rows = [(i % 3, -i) for i in range(9)], torch.arange(18).reshape(9, 2)
+    own.lettered = {str(i): i for i in range(4)}
     own.turn, own.cut, own.nothing = T.RandomHorizontalFlip(1.0), T.CenterCrop(15), None
     own.both, own.loader, own.n = [own.cut, own.turn], default_loader, 0
     try:
@@ -543,7 +613,7 @@ class Unconverted(Files):
 
 class OtherPath(Files):
     def __getitem__(self, idx):
-        return self.transform(Image.open(self.paths[idx].lower()).convert("RGB")), 0
+        return self.transform(Image.open(self.paths[idx].format()).convert("RGB")), 0
 
 
 class Keys(Files):
@@ -674,6 +744,109 @@ class TwoFilesByMethods(Methods):
         return self.transform(self.load(index)), other
 
 
+class Text(str):
+    def split(self, *args):
+        LOG.append(args)
+        return ["_1"]
+
+
+class OwnTexts(ByName):
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.paths = [*self.paths[:-1], Text(self.paths[-1])]
+
+
+class Key:
+    def __hash__(self):
+        return hash("a")
+
+    def __eq__(self, other):
+        LOG.append(other)
+        return True
+
+
+class OwnKeys(ByName):
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.numbers = {**self.numbers, Key(): 3}
+
+
+class LogsLabels(ByName):
+    def __getitem__(self, index):
+        path = self.paths[index]
+        LOG.append(path)
+        return self.transform(Image.open(path).convert("RGB")), label_of(path)
+
+
+class Draws(ByName):
+    def label_of(self, path):
+        return path.split("_")[random.randint(0, 1)]
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return self.transform(Image.open(path).convert("RGB")), self.label_of(path)
+
+
+class ByText(Files):
+    """Does what depends on a part of the name."""
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        image = Image.open(path).convert("RGB")
+        if path.endswith(".jpg"):
+            image = self.transform(image)
+        return image, 1
+
+
+class Remembered(ByName):
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.label_of = functools.lru_cache(label_of)
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return self.transform(Image.open(path).convert("RGB")), self.label_of(path)
+
+
+class ReplacedBy(ByName):
+    def __getitem__(self, index):
+        path = self.paths[index]
+        name = re.sub("a", lambda match: LOG.append(match), path)
+        return self.transform(Image.open(path).convert("RGB")), name
+
+
+class RenamedPaths(Files):
+    """Path.replace() renames a file."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.paths = list(map(pathlib.Path, self.paths))
+
+    def __getitem__(self, index):
+        path = self.paths[index]
+        name = path.replace("a")
+        return self.transform(Image.open(path).convert("RGB")), name
+
+
+class Changed(Files):
+    """list.pop() changes a list."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.rows = [[n, n] for n in range(len(self.paths))]
+
+    def __getitem__(self, index):
+        row = self.rows[index]
+        number = row.pop()
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), number
+
+
+class Formats(Files):
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return self.transform(Image.open(path).convert("RGB")), "{}".format(path)  # noqa: UP032
+
+
 class TellsAnotherClass(ImageFolder):
     @property
     def __class__(self):
@@ -697,7 +870,8 @@ def with_another_function(folder, transform):
     return dataset
 
 
-LEFT = [CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
+LEFT = [OwnTexts, OwnKeys, LogsLabels, Draws, ByText, Remembered, ReplacedBy, RenamedPaths, Changed,
+        Formats, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
         with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
         GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
         SubsetOfOwn, with_two_transforms, over_unknown]
@@ -867,3 +1041,21 @@ def test_constants_that_change_between_epochs(small_images):
         dataset.domain = domain
         assert {target for _, targets in loader for target in targets.tolist()} == {domain}
         assert loader.fetch(0, epoch)[1] == domain
+
+
+class Patterns(Files):
+    pattern, end = "(.)", 0
+
+    def __getitem__(self, idx):
+        name = os.path.basename(self.paths[idx])
+        values = re.search(self.pattern, name).group(), name[: self.end], name[self.end]
+        return self.transform(Image.open(self.paths[idx]).convert("RGB")), *values
+
+
+def test_patterns_that_change_between_epochs(small_images):
+    dataset = Patterns(ImageFolder(str(small_images)), compose(*HEAD))
+    loader = native_loader(dataset, batch_size=8)
+    for pattern, end in (("(.)", 1), ("..", 1), ("..", -1), ("(.)", 1)):
+        dataset.pattern, dataset.end = pattern, end
+        for mine, other in zip(loader, torch.utils.data.DataLoader(dataset, batch_size=8), strict=True):
+            assert equal_batches(mine, other)

@@ -3,17 +3,14 @@ file or a sample of another dataset, opens it as an RGB image, applies transform
 image with other values.
 
 The source of ``__getitem__`` is evaluated as ``evaluating`` does, with an unknown index. What it
-looks up in lists and arrays by the index becomes functions of the index. Nothing else of the user's
-is called.
+looks up in lists and arrays by the index becomes functions of the index; so does what Python's own
+functions and methods, those of ``looked_up``, make of it. Nothing else of the user's is called.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-import itertools
-import os
-import pathlib
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -29,43 +26,29 @@ from feedmill.planner.evaluating import Evaluator, is_own
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.items import check_classes
+from feedmill.planner.looked_up import (
+    CONSTANTS,
+    TEXT,
+    TEXTS,
+    Value,
+    constant,
+    function_of,
+    has_plain_keys,
+    is_plain,
+    kind_of_elements,
+    kind_of_item,
+    method_of,
+    sum_of,
+    unpacked,
+)
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.samples import IMAGE, PAIR, Fields
 
 _SIZED = (list, tuple, np.ndarray)
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
-_CONSTANTS = (int, float, str, bool, type(None))
-_FUNCTIONS = (int, float, str, os.path.join, os.path.relpath)
-# Types of elements whose methods, called by their index, iterator or conversion, are Python's,
-# NumPy's or torch's own.
-_PLAIN = (*_CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
-_ROWS = (list, tuple)
 _TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
 # A value that is made in more steps is not understood.
 _MOST_STEPS = 64
-
-
-class Value:
-    """A value that depends on the index: ``of(index, sample)``, where ``sample`` is the inner
-    dataset's (path, target).
-
-    Attributes:
-        sources: the Values of which it is made.
-        container: that is looked up for it, or a constant; None: none.
-        n_steps: in which it is made.
-    """
-
-    def __init__(
-        self, of: Callable[[Any, Any], Any], sources: Sequence[Value] = (), container: Any = None
-    ) -> None:
-        self.of = of
-        self.sources = sources
-        self.container = container
-        self.n_steps: int = 1 + sum(one.n_steps for one in sources)
-
-    def all(self) -> list[Value]:
-        """This value, and all of which it is made."""
-        return [self, *(one for source in self.sources for one in source.all())]
 
 
 class _Sample(list[Any]):
@@ -290,8 +273,8 @@ class _OwnEvaluator(Evaluator):
         node = self._definition.node
         if type(result) in (_Sample, _Fields):
             for at, one in result.items() if type(result) is _Fields else enumerate(result):
-                if type(one) in _CONSTANTS:
-                    result[at] = _constant(one)
+                if type(one) in CONSTANTS:
+                    result[at] = constant(one)
         parts = _parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
         if self._n_opened != (self.load is open_rgb):
@@ -347,6 +330,8 @@ class _OwnEvaluator(Evaluator):
                 self._set_field(node, made, self._value(key) if key else None, self._value(one))
             return made
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            if isinstance(node.slice, ast.Slice):
+                return self._slice(node, node.slice, self._value(node.value))
             return self._item(node, self._value(node.value), self._value(node.slice))
         return super()._value(node)
 
@@ -366,22 +351,46 @@ class _OwnEvaluator(Evaluator):
             return owner[at]
         if type(owner) is _Row and type(at) is str:
             return self._of_row(node, owner, at)
-        if type(at) is int and at >= 0:
-            if type(owner) is _Sample and at < len(owner):
-                return owner[at]
-            if type(owner) is Value:
-                return self._made(lambda index, sample: owner.of(index, sample)[at], [owner])
+        if type(at) is int and at >= 0 and type(owner) is _Sample and at < len(owner):
+            return owner[at]
+        if type(at) is int and type(owner) is Value:
+            kind = kind_of_item(owner)
+            # What else a sample of an inner dataset holds may count from the end in its own way.
+            if at >= 0 or kind is not None or owner.container is not None:
+                sources = [owner, constant(at)]
+                return self._made(lambda *which: owner.of(*which)[at], sources, None, kind)
         if type(at) is Value:
             if type(owner) is dict and at is self._index:
                 # The native loader needs ints as indices.
                 raise self._error(node, "its indices are keys of a dict")
             if type(owner) in _CONTAINERS:
-                return self._made(lambda index, sample: owner[at.of(index, sample)], [at], owner)
+                if not has_plain_keys(owner):
+                    raise self._error(node, "the keys of its dict are no numbers or strings")
+                kind = kind_of_elements(owner)
+                return self._made(
+                    lambda index, sample: owner[at.of(index, sample)], [at], owner, kind
+                )
             if huggingface.is_dataset(type(owner)):
                 return self._row(node, owner, at)
             if type(owner) not in (*_UNKNOWN, ImageValue, str):
                 return self._inner_sample(node, owner, at)
         raise self._error(node, "it looks up an item of no list, array, dict or dataset")
+
+    def _slice(self, node: ast.AST, written: ast.Slice, owner: Any) -> Value:
+        """``path[:-4]``"""
+        bounds = [
+            None if one is None else self._value(one)
+            for one in (written.lower, written.upper, written.step)
+        ]
+        if type(owner) is not Value or owner.kind not in (TEXT, TEXTS):
+            raise self._error(node, "it takes a part of something else than a string")
+        if not all(type(one) in (int, type(None)) for one in bounds):
+            raise self._error(node, "it takes a part whose bounds are no ints")
+        part = slice(*bounds)
+        return self._made(
+            lambda index, sample: owner.of(index, sample)[part],
+            [owner, *map(constant, bounds)], None, owner.kind,
+        )
 
     def _inner_sample(self, node: ast.AST, dataset: Any, at: Value) -> _Sample:
         if self.inner is not None or self.load is not None:
@@ -435,7 +444,10 @@ class _OwnEvaluator(Evaluator):
             if type(value) is _Sample and len(value) == n:
                 parts = list(value)
             elif type(value) is Value:
-                parts = [self._made(_unpacked(value, number, n), [value]) for number in range(n)]
+                parts = [
+                    self._made(unpacked(value, number, n), [value], None, kind_of_item(value))
+                    for number in range(n)
+                ]
             else:
                 raise self._error(target, "it unpacks no sample and no item of a list")
             for one, part in zip(target.elts, parts):
@@ -452,6 +464,8 @@ class _OwnEvaluator(Evaluator):
                 return self._called_item(node, owner)
             if type(owner) is _Opened:
                 return self._convert(node, owner)
+            if type(owner) is Value:
+                return self._method_of_value(node, node.func.attr, owner)
             if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
@@ -466,8 +480,8 @@ class _OwnEvaluator(Evaluator):
             if any(type(one) is ImageValue for one in arguments):
                 return self._transform(node, function, arguments)
             raise self._error(node, "it calls something else than a transform of the image")
-        if any(function is one for one in _FUNCTIONS):
-            return self._function_of(node, function, arguments)
+        if (made := self._function_of(function, arguments)) is not None:
+            return made
         if len(arguments) == 1 and (loaded := self._load(node, function, arguments[0])) is not None:
             return loaded
         if any(type(one) is ImageValue for one in arguments):
@@ -506,28 +520,54 @@ class _OwnEvaluator(Evaluator):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, arguments[0], function)
 
-    def _function_of(self, node: ast.Call, function: Any, arguments: list[Any]) -> Value:
-        values = [_constant(one) if type(one) in _CONSTANTS else one for one in arguments]
+    def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:
+        """What a function of Python's makes of values; None: it is another function."""
+        values = [constant(one) if type(one) in CONSTANTS else one for one in arguments]
         if not all(type(one) is Value for one in values):
-            raise self._error(node, "it calls a function of an unknown value")
+            return None
+        call = function_of(function, values)
+        return None if call is None else self._result_of(call, values)
+
+    def _method_of_value(self, node: ast.Call, name: str, owner: Value) -> Value:
+        """A method of a string or of a regular expression's result: ``path.split("/")``."""
+        given, keywords = self._arguments(node, node.args)
+        values = [constant(one) if type(one) in CONSTANTS else one for one in given]
+        if not keywords and all(type(one) is Value for one in values):
+            if (call := method_of(name, owner, values)) is not None:
+                return self._result_of(call, [owner, *values])
+        raise self._error(node, f"it calls {name}() of what it looks up")
+
+    def _result_of(self, call: tuple[Any, str | None], values: Sequence[Value]) -> Value:
+        function, kind = call
         return self._made(
-            lambda index, sample: function(*(one.of(index, sample) for one in values)), values
+            lambda index, sample: function(*(one.of(index, sample) for one in values)),
+            values, None, kind,
         )
 
+    def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):
+            if (made := sum_of(one, other)) is not None:
+                return self._made(made.of, made.sources, None, made.kind)
+        return super()._computed_of(node, one, other)
+
     def _made(
-        self, of: Callable[[Any, Any], Any], sources: Sequence[Value], container: Any = None
+        self,
+        of: Callable[[Any, Any], Any],
+        sources: Sequence[Value],
+        container: Any = None,
+        kind: str | None = None,
     ) -> Value:
         for source in sources:
             if source.container is None or id(source.container) in self._plain:
                 continue
             self._plain.add(id(source.container))
-            if not _is_plain(source.container):
+            if not is_plain(source.container):
                 raise self._error(
                     self._definition.node,
                     "it uses elements of a list or an array that are objects of other classes than "
                     "Python's own",
                 )
-        value = Value(of, sources, container)
+        value = Value(of, sources, container, kind)
         if value.n_steps > _MOST_STEPS:
             raise self._error(self._definition.node, "what it looks up takes too many steps")
         self.values.append(value)
@@ -558,33 +598,3 @@ class _OwnEvaluator(Evaluator):
             raise self._error(node, "it opens more than one file")
         self.path, self.load, self._state = path, load, ImageState(True, "RGB")
         return ImageValue(0)
-
-
-def _constant(value: Any) -> Value:
-    return Value(lambda index, sample: value, container=value)
-
-
-def _is_plain(container: Any) -> bool:
-    """Whether the elements of a container, and those of rows in it, are plain values, so that using
-    them calls no code of the user's."""
-    kind = type(container)
-    if kind is np.ndarray:
-        return not container.dtype.hasobject
-    if kind not in (*_ROWS, dict):
-        return True
-    elements = container.values() if kind is dict else container
-    kinds = set(map(type, elements))
-    if not kinds.isdisjoint(_ROWS):
-        rows = (one for one in elements if type(one) in _ROWS)
-        kinds = (kinds - set(_ROWS)) | set(map(type, itertools.chain.from_iterable(rows)))
-    return all(one in _PLAIN or one.__module__ == "numpy" for one in kinds)
-
-
-def _unpacked(value: Value, number: int, n: int) -> Callable[[Any, Any], Any]:
-    def of(index: Any, sample: Any) -> Any:
-        parts = tuple(value.of(index, sample))
-        if len(parts) != n:
-            raise ValueError(f"{len(parts)} values to unpack, expected {n}")
-        return parts[number]
-
-    return of

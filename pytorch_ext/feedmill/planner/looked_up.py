@@ -1,0 +1,167 @@
+"""Values that a dataset's ``__getitem__`` looks up by its index, or makes of such values: of
+Python's own types, by functions and methods of Python that do nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+CONSTANTS = (int, float, str, bool, type(None))
+# Types of elements whose methods, called by their index, iterator or conversion, are Python's,
+# NumPy's or torch's own.
+_PLAIN = (*CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
+_ROWS = (list, tuple)
+
+# Kinds of values: a string, several strings, and the result of a regular expression. A value may
+# turn out to be None or another object. The methods below fail for it, as the dataset's calls do.
+TEXT, TEXTS, MATCH = "text", "texts", "match"
+
+# Functions of values, and the kind of their result if all arguments are strings.
+_FUNCTIONS: tuple[tuple[Any, str | None], ...] = (
+    (int, None), (float, None), (str, TEXT), (os.path.join, TEXT), (os.path.relpath, TEXT),
+    (os.path.basename, TEXT), (os.path.dirname, TEXT), (os.path.splitext, TEXTS),
+)
+_SEARCHES = (re.search, re.match, re.fullmatch)  # of (pattern, text)
+# Methods of strings, and the kind of their result.
+_METHODS: dict[str, str | None] = {
+    **dict.fromkeys(("split", "rsplit", "partition", "rpartition"), TEXTS),
+    **dict.fromkeys((
+        "strip", "lstrip", "rstrip", "lower", "upper", "replace", "removeprefix", "removesuffix",
+    ), TEXT),
+    **dict.fromkeys(("startswith", "endswith", "find", "rfind"), None),
+}
+_MATCH_METHODS: dict[str, str | None] = {"group": TEXT, "groups": TEXTS}
+
+
+class Value:
+    """A value that depends on the index: ``of(index, sample)``, where ``sample`` is the inner
+    dataset's (path, target).
+
+    Attributes:
+        sources: the Values of which it is made.
+        container: that is looked up for it, or a constant; None: none.
+        kind: TEXT, TEXTS or MATCH; None: not known.
+        is_constant: it is the container, whatever the index.
+        n_steps: in which it is made.
+    """
+
+    def __init__(
+        self,
+        of: Callable[[Any, Any], Any],
+        sources: Sequence[Value] = (),
+        container: Any = None,
+        kind: str | None = None,
+    ) -> None:
+        self.of = of
+        self.sources = sources
+        self.container = container
+        self.kind = kind
+        self.is_constant = False
+        self.n_steps: int = 1 + sum(one.n_steps for one in sources)
+
+    def all(self) -> list[Value]:
+        """This value, and all of which it is made."""
+        return [self, *(one for source in self.sources for one in source.all())]
+
+
+def constant(value: Any) -> Value:
+    made = Value(lambda index, sample: value, (), value, TEXT if type(value) is str else None)
+    made.is_constant = True
+    return made
+
+
+def unpacked(value: Value, number: int, n: int) -> Callable[[Any, Any], Any]:
+    """Item ``number`` of a value that is unpacked to ``n`` variables."""
+
+    def of(index: Any, sample: Any) -> Any:
+        parts = tuple(value.of(index, sample))
+        if len(parts) != n:
+            raise ValueError(f"{len(parts)} values to unpack, expected {n}")
+        return parts[number]
+
+    return of
+
+
+def kind_of_item(owner: Value) -> str | None:
+    """The kind of an item of a value."""
+    return TEXT if owner.kind in (TEXT, TEXTS) else None
+
+
+def kind_of_elements(container: Any) -> str | None:
+    """The kind of the elements of a list, tuple or dict."""
+    if type(container) not in (*_ROWS, dict):
+        return None
+    elements = container.values() if type(container) is dict else container
+    return TEXT if set(map(type, elements)) == {str} else None
+
+
+def has_plain_keys(container: Any) -> bool:
+    """Whether a lookup in a container, which compares the keys of a dict, calls no code of the
+    user's."""
+    return type(container) is not dict or set(map(type, container)) <= set(CONSTANTS)
+
+
+def is_plain(container: Any) -> bool:
+    """Whether the elements of a container, and those of rows in it, are plain values, so that using
+    them calls no code of the user's."""
+    kind = type(container)
+    if kind is np.ndarray:
+        return not container.dtype.hasobject
+    if kind not in (*_ROWS, dict):
+        return True
+    elements = container.values() if kind is dict else container
+    kinds = set(map(type, elements))
+    if not kinds.isdisjoint(_ROWS):
+        rows = (one for one in elements if type(one) in _ROWS)
+        kinds = (kinds - set(_ROWS)) | set(map(type, itertools.chain.from_iterable(rows)))
+    return all(one in _PLAIN or one.__module__ == "numpy" for one in kinds)
+
+
+# ---- calls: (function, kind of its result); None: another call -----------------------------------
+
+
+def function_of(function: Any, values: Sequence[Value]) -> tuple[Any, str | None] | None:
+    """A call of a function of values and constants."""
+    are_texts = all(one.kind == TEXT for one in values)
+    if any(function is one for one in _SEARCHES):
+        return (function, MATCH) if len(values) == 2 and are_texts else None
+    kind = next((kind for one, kind in _FUNCTIONS if function is one), "")
+    return None if kind == "" else (function, kind if are_texts or function is str else None)
+
+
+def method_of(name: str, owner: Value, values: Sequence[Value]) -> tuple[Any, str | None] | None:
+    """A call of a method of a value. The function takes the value before the arguments."""
+    if owner.kind == TEXT and name in _METHODS:
+        if all(one.kind == TEXT or one.is_constant for one in values):
+            return getattr(str, name), _METHODS[name]
+    if owner.kind == MATCH and name in _MATCH_METHODS:
+        # group(1, 2) is a tuple; groups(default) may hold something else than strings.
+        if len(values) <= (name == "group") and all(one.is_constant for one in values):
+            return getattr(re.Match, name), _MATCH_METHODS[name]
+    return None
+
+
+def sum_of(one: Any, other: Any) -> Value | None:
+    """Two strings, one after the other; None: one of both is none."""
+    values = [constant(value) if type(value) is str else value for value in (one, other)]
+    if not all(type(value) is Value and value.kind == TEXT for value in values):
+        return None
+    left, right = values
+    return Value(
+        lambda index, sample: _joined(left.of(index, sample), right.of(index, sample)),
+        values, None, TEXT,
+    )
+
+
+def _joined(one: Any, other: Any) -> str:
+    if type(one) is not str or type(other) is not str:
+        raise TypeError("a string was expected")
+    return one + other
