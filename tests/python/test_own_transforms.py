@@ -115,6 +115,15 @@ def maybe_to_tensor(image):
 to_tensor = T.ToTensor()
 
 
+class PassesOn(Preset):
+    def __call__(self, *args, **kwargs):
+        return self.transforms(*args, **kwargs)
+
+
+def first_of(*images):
+    return images[0] if len(images) == 1 else resize(images)
+
+
 def around(step):
     def call(image):
         return step(image)
@@ -146,6 +155,10 @@ UNDERSTOOD = {
     "never_printed": lambda: PrintsItself(T.Resize(SIZE), T.ToTensor()),
     "functions": lambda: compose(resized, branches, T.CenterCrop(7), to_rgb, maybe_to_tensor,
                                  maybe_to_tensor),
+    "passes_on": lambda: compose(T.Resize(SIZE), first_of, PassesOn(v2.ToImage())),
+    "to_tensor": lambda: compose(T.Resize(SIZE), T.functional.to_tensor, T.Normalize(MEAN, STD)),
+    "to_tensor_in_lambda": lambda: compose(T.Resize(SIZE), T.Lambda(T.functional.to_tensor)),
+    "pil_to_tensor": lambda: compose(T.Resize(SIZE), around(T.functional.pil_to_tensor)),
     "kinds": lambda: compose(converted_unless_array, resized, to_tensor, converted_unless_array),
     "closure": lambda: compose(around(T.Resize(SIZE)), around(around(T.ToTensor()))),
     "method": lambda: compose(resized, Preset(T.ToTensor()).__call__),
@@ -323,7 +336,14 @@ class TakesMore(Preset):
 
 class Starred(Preset):
     def __call__(self, *images):
-        return self.transforms(*images)
+        return self.transforms(*images, *images)
+
+
+class PassesOnMore(Preset):
+    more = {"other": 1}
+
+    def __call__(self, *args):
+        return self.transforms(*args, **self.more)
 
 
 class Generates(Preset):
@@ -485,9 +505,9 @@ def from_text(*steps):
 
 HEAD = (T.Resize(SIZE), T.PILToTensor())
 LEFT = [Counts, Adds, Logs, WithProperty, WithDescriptor, WithDataDescriptor, GetAttr, GetAttribute,
-        AsksAClass, Overridden, Twice, Dropped, OnlySome, TakesMore, Starred, Generates, Tries,
-        Asserts, AsksForTruth, OwnCall, OwnCallImpl, hooked, with_own_dict, replaced_code, rebound,
-        rebinding, in_a_loop, reads_global, decorated, from_text]
+        AsksAClass, Overridden, Twice, Dropped, OnlySome, TakesMore, Starred, PassesOnMore,
+        Generates, Tries, Asserts, AsksForTruth, OwnCall, OwnCallImpl, hooked, with_own_dict,
+        replaced_code, rebound, rebinding, in_a_loop, reads_global, decorated, from_text]
 
 
 @pytest.mark.parametrize("make", LEFT)

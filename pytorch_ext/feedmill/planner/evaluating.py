@@ -248,8 +248,8 @@ class Evaluator(ImageCalls):
         named = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
         defaults = self._function.__defaults__ or ()
         of_keywords = self._function.__kwdefaults__ or {}
-        if len(values) > len(named):
-            raise self._error(self._definition.node, "it takes the image as one of *args")
+        if len(values) > len(named) and arguments.vararg is None:
+            raise self._error(self._definition.node, "it takes fewer arguments")
         if len(defaults) > len(named):
             raise self._error(self._definition.node, "its defaults were replaced")
         self._names.update(zip(named[len(named) - len(defaults) :], defaults))
@@ -258,7 +258,7 @@ class Evaluator(ImageCalls):
                 self._names[one.arg] = of_keywords[one.arg]
         self._names.update(zip(named, values))
         if arguments.vararg is not None:
-            self._names[arguments.vararg.arg] = ()
+            self._names[arguments.vararg.arg] = tuple(values[len(named) :])
         if arguments.kwarg is not None:
             self._names[arguments.kwarg.arg] = {}
         wanted = [*named, *(one.arg for one in arguments.kwonlyargs)]

@@ -120,14 +120,24 @@ class ImageCalls:
             return len(values)
         if (computed := self._computed(node, function)) is not None:
             return computed
-        if not is_plain or isinstance(node.args[0], ast.Starred):
-            raise self._error(node, "it calls something else than a transform of the image")
-        image = self._value(node.args[0])
+        image = self._only_argument(node)
         if type(image) is ImageValue and (call := call_of(function, ())) is not None:
             return self._add(node, image, call)
         if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
+
+    def _only_argument(self, node: ast.Call) -> Any:
+        """The one argument of a call, which may be passed on as ``(*args, **kwargs)``."""
+        by_name = [one.arg or self._value(one.value) for one in node.keywords]
+        if len(node.args) == 1 and all(type(one) is dict and not one for one in by_name):
+            given = node.args[0]
+            if not isinstance(given, ast.Starred):
+                return self._value(given)
+            values = self._value(given.value)
+            if type(values) is tuple and len(values) == 1:
+                return values[0]
+        raise self._error(node, "it calls something else than a transform of the image")
 
     def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         if image.n_calls != len(self._calls):

@@ -77,6 +77,8 @@ _FUNCTIONS = {
     ),
 }
 
+_CALLED_BY = {"to_tensor": "ToTensor", "pil_to_tensor": "PILToTensor"}
+
 
 def _is_known(kind: type, module: str, name: str) -> bool:
     # An object of one of torchvision's classes can exist only if its module was imported.
@@ -115,6 +117,9 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     elif kind in (Convert, TensorCall, *STEPS) or _is_supported(kind):
         yield transform
         return
+    elif kind is FunctionType and (same := _object_for(transform)) is not None:
+        yield same
+        return
     else:
         try:
             inner = _calls_of(transform, state_of)
@@ -151,6 +156,15 @@ def _calls_of(transform: Any, state_of: StateOf) -> Sequence[Any]:
     if not is_own(transform) and not _is_lambda(kind):
         raise NotUnderstood("it is not the user's own")
     return transforms_in(transform, state_of())
+
+
+def _object_for(function: FunctionType) -> Any:
+    """The transform whose call does nothing but call this function of torchvision; None: another
+    function. check_functions() finds out whether it was replaced."""
+    for name, kind in _CALLED_BY.items():
+        if function is getattr(sys.modules.get(FUNCTIONAL), name, None):
+            return getattr(sys.modules[V1], kind)()
+    return None
 
 
 def _is_lambda(kind: type) -> bool:
