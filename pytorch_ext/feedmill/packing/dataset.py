@@ -25,7 +25,8 @@ class Pack(ShardDataset):
 
     Args:
         path: the pack's folder, or its index file; or the name of either in an object store or on a
-            web server, such as "s3://bucket/pack/" (see the page remote.md of the documentation).
+            web server, or one that fsspec reads, such as "s3://bucket/pack/" (see the page
+            remote.md of the documentation).
         transform: called with the PIL image; None: not used.
         target_transform: called with the label; None: not used. It must be deterministic and draw
             no random number.
