@@ -315,13 +315,6 @@ def test_without_fsspec(stored, monkeypatch):
         ImageList(["hf://a.jpg"])[0]
 
 
-def test_packs_and_indexes_do_not_use_it(tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"memory:// is not supported here"):
-        feedmill.Pack("memory://pack/")
-    assert cli.main(["index", "memory://images", "-o", str(tmp_path / "x.index")]) != 0
-    assert "memory:// is not supported here" in capsys.readouterr().err
-
-
 # ---- reads that hang, and processes --------------------------------------------------------------
 
 

@@ -225,7 +225,7 @@ def test_refused_folders(tmp_path, capsys):
     (tmp_path / "in" / "cat" / "a.txt").write_text("")
     assert "1 folders, but no images in them" in run(capsys, tmp_path / "in", *out)[2]
     for source, why in ((tmp_path / "gone", "No such file"), (tmp_path / "in" / "a.jpg", "Not a dir"),
-                        ("hf://x/y", "hf:// is not supported")):
+                        ("feedmilltest://x/y", "feedmilltest:// is not supported")):
         status, _, errors = run(capsys, source, *out)
         assert status == 1 and str(source) in errors and why in errors
     assert sorted(os.listdir(tmp_path)) == ["in"]

@@ -405,6 +405,54 @@ def test_a_server_that_ignores_ranges(monkeypatch):
     assert [one.key for one in found] == [f"{i:04}" for i in range(500)] and sum(counts) == 500
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_large_folders_are_exact(monkeypatch, seed):
+    """Folders of any number and size, of which some are listed in ranges."""
+    random = Random(seed)
+    keys = {"p/top.jpg", "p/zz", "q/x.jpg"}
+    for folder in range(random.choice([1, 3, 40])):
+        name = random.choice(["c", "é日", "a b-"]) + str(folder)
+        alphabet = random.choice(["0123456789", "aZ_.-é日\U0010ffff", "a/b0"])
+        keys |= {f"p/{name}/" + "".join(random.choices(alphabet, k=random.randint(0, 6)))
+                 for _ in range(random.choice([5, 60, 600]))}
+    keys = {key for key in keys if "//" not in key}
+    store(monkeypatch, keys, random.randint(1, 9))
+    counts = []
+    found = dict(list_all(place_of("s3://b/p"), counts.append))
+    for name, entries in found.items():
+        some = [one.key for one in entries]
+        begin = f"p/{name}/" if name else "p/"
+        want = [key[2:] for key in sorted(keys)
+                if key.startswith(begin) and (name or "/" not in key[2:])]
+        assert some == want
+    assert sum(counts) == sum(map(len, found.values())) == len(keys) - 1
+
+
+def test_a_large_folder_is_listed_in_ranges(monkeypatch):
+    keys = {f"a/img_{i:08}.jpg" for i in range(3000)} | {f"b/{i}.jpg" for i in range(9)}
+    names = store(monkeypatch, keys, 10)
+    found = dict(list_all(place_of("s3://b"), lambda n: None))
+    assert {name: len(entries) for name, entries in found.items()} == {"a": 3000, "b": 9, "": 0}
+    assert sum("start-after=" in name for name in names) > 32 and len(names) < 2 * 300 + 200
+
+
+def test_many_folders_are_listed_in_pages(monkeypatch):
+    """Threads are busy without ranges: these would only cost requests."""
+    keys = {f"{folder:02}/{i:04}.jpg" for folder in range(64) for i in range(70)}
+    names = store(monkeypatch, keys, 10)
+    assert len(dict(list_all(place_of("s3://b"), lambda n: None))) == 65
+    assert len(names) == 64 * 7 + 7
+
+
+def test_large_folders_of_a_server_that_ignores_ranges(monkeypatch):
+    keys = {f"{folder}/{i:04}" for folder in "ab" for i in range(500)}
+    store(monkeypatch, keys, 10, is_ordered=False)
+    counts = []
+    found = dict(list_all(place_of("s3://b"), counts.append))
+    assert {name: len(set(entries)) for name, entries in found.items()} == {"a": 500, "b": 500, "": 0}
+    assert sum(counts) == 1000
+
+
 # ---- versions ------------------------------------------------------------------------------------
 
 

@@ -197,6 +197,33 @@ def test_waits_tell_what_reads_did(served):
     assert "waiting for the first byte" in stats.report()
 
 
+def test_waits_of_a_run_and_scalars_tell_what_reads_did(served):
+    server, _, _, urls = served
+    server.status = lambda path: time.sleep(0.05) or 200
+    states, written = [None], {}
+
+    class Writer:
+        def add_scalar(self, tag, value, global_step):
+            written[tag, global_step] = value
+
+    for step in range(2):
+        loader = remote_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
+        loader.load_state_dict(states[-1] or {})
+        feedmill.log_scalars(Writer(), loader, 0)
+        images_of(loader)
+        feedmill.log_scalars(Writer(), loader, step)
+        waits = loader.stats().waits
+        parts = {tag.rpartition("/")[2]: value for (tag, at), value in written.items()
+                 if at == step and "/storage_wait_ms/" in tag}
+        assert max(parts, key=parts.get) == "first_byte" and len(parts) == 6
+        assert sum(parts.values()) == pytest.approx(written["feedmill/wait_ms/storage", step])
+        states.append(loader.state_dict())
+        begun = (states[-2] or {}).get("run", {}).get("storage_first_byte_ns", 0)
+        assert states[-1]["run"]["storage_first_byte_ns"] == begun + waits.storage_first_byte_ns
+    whole = loader.report().partition("whole run")[2]
+    assert "storage: waiting for the first byte" in whole
+
+
 # ---- faults --------------------------------------------------------------------------------------
 
 

@@ -200,8 +200,8 @@ def test_what_is_no_pack(served):
     server.objects[INDEX] = b"x"
     with pytest.raises(PackError, match="fewer than 128 bytes"):
         feedmill.Pack(url)
-    with pytest.raises(ValueError, match="az:// is not supported"):
-        feedmill.Pack("az://container/pack/")
+    with pytest.raises(ValueError, match="feedmilltest:// is not supported"):
+        feedmill.Pack("feedmilltest://container/pack/")
     server.status = lambda path: 403
     with pytest.raises(PermissionError, match="HTTP 403"):
         feedmill.Pack(url)

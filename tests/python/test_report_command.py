@@ -255,6 +255,20 @@ def test_the_page_is_complete_and_self_contained(log):
     assert policy.startswith("default-src 'none'; ")
 
 
+def test_the_page_splits_the_wait_for_storage(log, tmp_path):
+    assert "Parts of the wait for storage" not in Outline(page_of(log)).text
+    steps = made_up_steps(400)
+    steps["storage_first_byte_ns"] = steps["storage_ns"] * 3 // 4
+    steps["storage_transfer_ns"] = steps["storage_ns"] - steps["storage_first_byte_ns"]
+    steps["storage_local_ns"] = 0
+    page = page_of(write_log.write(tmp_path / "remote.jsonl", run_line(), step_lines(steps)))
+    outline = Outline(page)
+    assert not outline.open and not outline.wrong
+    text = outline.text.partition("Parts of the wait for storage")[2]
+    assert text.index("waiting for the first byte") < text.index("transferring")
+    assert "75%" in text and "throttled by" not in text
+
+
 def test_the_page_and_the_text_use_the_same_targets(tmp_path):
     steps = made_up_steps(400, wait_ms=30)
     totals = {"type": "stats", "batches": 400, "usable_cpus": 2, "elapsed_ns": 10**10,

@@ -123,7 +123,7 @@ def test_urls():
     ]
     assert expand(["x.tar", "file:///y.tar"]) == ["x.tar", "/y.tar"]
     for urls, text in (([], "no tar file"), ("{a}.tar", "must be a range"),
-                       ("pipe:cat a.tar", "not pipe:"), ("az://b/a.tar", "not az:")):
+                       ("pipe:cat a.tar", "not pipe:"), ("feedmilltest://b/a.tar", "does not know feedmilltest:")):
         with pytest.raises(ValueError, match=text):
             expand(urls)
 

@@ -27,8 +27,9 @@ def add_index(commands: Any) -> None:
             "writes the index again; an earlier one stays until the new one is complete."
         ),
     )
-    index.add_argument("src", metavar="SRC", help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or a "
-                       "folder; with a table also http://... and https://...")
+    index.add_argument("src", metavar="SRC", help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, a name "
+                       "that fsspec reads, or a folder; with a table also http://... and "
+                       "https://...")
     index.add_argument("-o", "--output", required=True, metavar="FILE", help="the index to write")
     table = index.add_mutually_exclusive_group()
     table.add_argument("--csv", metavar="FILE",
@@ -117,11 +118,13 @@ def _find(arguments: argparse.Namespace, update: Any) -> Found:
 
 def _listed(source: str, update: Any) -> tuple[str, Listed]:
     """The begin of all names, and what lists them when it is iterated over."""
+    from feedmill.indexing.by_fsspec import list_store, root_of
     from feedmill.indexing.folders import list_folder
     from feedmill.indexing.listing import list_all, place_of
-    from feedmill.remote.names import is_name, shown, why_no_name
+    from feedmill.remote.names import is_fsspec_name, is_name, shown
+    from feedmill.remote.sources import why_unreadable
 
-    if why := why_no_name(source):
+    if why := why_unreadable(source):
         raise ValueError(f"{shown(source)!r} can't be read: {why}")
     if _is_url(source):
         if shown(source) != source:
@@ -133,6 +136,9 @@ def _listed(source: str, update: Any) -> tuple[str, Listed]:
     if is_name(source):
         place = place_of(source)
         return place.root, list_all(place, update)
+    if is_fsspec_name(source):
+        root = root_of(source)
+        return root, list_store(root, update)
     folder = os.path.join(os.path.abspath(source), "")
     return folder, list_folder(folder, update)
 

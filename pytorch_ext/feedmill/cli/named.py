@@ -18,9 +18,9 @@ from feedmill.remote.settings import fsspec_threads
 
 # What a command's description says of them.
 HELP = (
-    "the name of a pack or of tar files in an object store or on a web server, such as "
-    "s3://bucket/pack/ or 's3://bucket/train-{000..146}.tar'; or a text file (*.txt) with the path "
-    "or name of an image in each line"
+    "the name of a pack or of tar files in an object store, on a web server or that fsspec reads, "
+    "such as s3://bucket/pack/ or 's3://bucket/train-{000..146}.tar'; or a text file (*.txt) "
+    "with the path or name of an image in each line"
 )
 
 

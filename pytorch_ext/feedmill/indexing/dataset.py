@@ -11,8 +11,8 @@ import numpy as np
 from feedmill.indexing.format import IndexFile
 from feedmill.packing.folder_attributes import Column, FolderAttributes, number_of
 from feedmill.planner.files import load_rgb
-from feedmill.remote.names import is_name
 from feedmill.remote.process import fetch
+from feedmill.remote.sources import is_remote
 
 
 class Index(FolderAttributes):
@@ -64,7 +64,7 @@ class Index(FolderAttributes):
         self._file = file
         self._identity = file.identity
         self.root = file.root.rstrip("/") or file.root
-        self.is_remote = is_name(file.root)
+        self.is_remote = is_remote(file.root)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the index; the copy maps the file again."""

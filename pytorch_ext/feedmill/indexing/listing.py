@@ -11,17 +11,21 @@ import queue
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree
 
 from feedmill.indexing.building import Entry
+from feedmill.indexing.threads import parallel
 from feedmill.remote.process import fetch, origins
 
 # Listings at a time.
 _THREADS = 32
 # Pages that a range of keys lists before what is left of all ranges is split anew.
 _ROUND_PAGES = 4
+# A folder with more pages is listed in ranges of keys once fewer folders are left than threads.
+_LARGE_PAGES = 8
 
 
 class Place(NamedTuple):
@@ -83,17 +87,64 @@ def list_all(place: Place, update: Callable[[int], Any]) -> Iterator[tuple[str, 
             bucket, PermissionError if it may not be listed.
     """
     top, folders = _list_top(place, update)
+    n_left = len(folders)
 
-    def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry]]:
+    def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry], bool]:
         found: list[Entry] = []
+        n_pages, is_ordered = 0, True
         for page in _pages(place, folder, "", stopped):
+            is_ordered = is_ordered and _are_ordered([*found[-1:], *page.entries])
             found += page.entries
             counts.put(len(page.entries))
-        return folder[:-1], found
+            n_pages += 1
+            is_large = n_pages >= _LARGE_PAGES and is_ordered and n_left <= _THREADS // 2
+            if is_large and page.token:
+                return folder, found, False
+        return folder, found, True
 
     counts: queue.SimpleQueue[int] = queue.SimpleQueue()
-    yield from _parallel(work, folders, lambda: update(_sum_of(counts)))
+    large: dict[str, list[Entry]] = {}
+    for folder, found, is_complete in parallel(
+        work, folders, lambda: update(_sum_of(counts)), _THREADS
+    ):
+        n_left -= 1
+        if is_complete:
+            yield folder[:-1], found
+        else:
+            large[folder] = found
+    if large:
+        yield from _list_large(place, large, update)
     yield "", top
+
+
+def _list_large(
+    place: Place, begun: dict[str, list[Entry]], update: Callable[[int], Any]
+) -> Iterator[tuple[str, list[Entry]]]:
+    """Lists the rest of folders, of which the first objects are given. Yields as list_all()."""
+    ranges = [
+        _Range(entries[-1].key[len(folder) :], "", folder) for folder, entries in begun.items()
+    ]
+    first = [one for entries in begun.values() for one in entries]
+    found = _list_ranges(place, ranges, first, "", update)
+    if found is not None:
+        by_folder: dict[str, list[Entry]] = {folder: [] for folder in begun}
+        for one in found[0]:
+            by_folder[one.key[: one.key.index("/") + 1]].append(one)
+        yield from ((folder[:-1], entries) for folder, entries in by_folder.items())
+        return
+
+    def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry]]:
+        return folder[:-1], [
+            one for page in _pages(place, folder, "", stopped) for one in page.entries
+        ]
+
+    for name, entries in parallel(work, list(begun), lambda: None, _THREADS):
+        update(len(entries) - len(begun[name + "/"]))
+        yield name, entries
+
+
+def _are_ordered(entries: Sequence[Entry]) -> bool:
+    return all(one.key < two.key for one, two in pairwise(entries))
 
 
 def _list_top(place: Place, update: Callable[[int], Any]) -> tuple[list[Entry], list[str]]:
@@ -105,7 +156,7 @@ def _list_top(place: Place, update: Callable[[int], Any]) -> tuple[list[Entry], 
         folders += page.folders
         update(len(page.entries))
         if page.token and page.entries and len(top) == len(page.entries) and not folders:
-            found = _list_ranges(place, page, update)
+            found = _list_ranges(place, [_Range(_last_key(page), "")], page.entries, "/", update)
             if found is not None:
                 return found
     return top, folders
@@ -118,64 +169,29 @@ def _sum_of(counts: queue.SimpleQueue[int]) -> int:
     return total
 
 
-def _parallel(
-    work: Callable[[Any, threading.Event], Any], items: Sequence[Any], waiting: Callable[[], Any]
-) -> Iterator[Any]:
-    """Results of work(item, stopped) for all items, as they come. Calls ``waiting`` now and then.
-
-    The threads are daemons, so that Ctrl-C does not wait for a server. ``stopped`` is set when
-    the results are not wanted any more.
-    """
-    todo: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-    stopped = threading.Event()
-
-    def run() -> None:
-        while not stopped.is_set():
-            try:
-                item = todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                done.put((work(item, stopped), None))
-            except BaseException as error:
-                done.put((None, error))
-
-    for item in items:
-        todo.put(item)
-    for number in range(min(_THREADS, len(items))):
-        threading.Thread(target=run, name=f"fm-listing-{number}", daemon=True).start()
-    try:
-        n_left = len(items)
-        while n_left:
-            waiting()
-            try:
-                result, error = done.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            n_left -= 1
-            if error is not None:
-                raise error
-            yield result
-        waiting()
-    finally:
-        stopped.set()
-
-
 # ---- ranges of keys ------------------------------------------------------------------------------
 
 
 class _Range(NamedTuple):
-    """Keys behind a place's prefix: greater than ``after``, and at most ``end``; "": no end."""
+    """Keys behind a place's prefix and ``within``: greater than ``after``, and at most ``end``; "":
+    no end."""
 
     after: str
     end: str
+    within: str = ""
 
 
 def _list_ranges(
-    place: Place, first: _Page, update: Callable[[int], Any]
+    place: Place,
+    ranges: list[_Range],
+    first: Sequence[Entry],
+    delimiter: str,
+    update: Callable[[int], Any],
 ) -> tuple[list[Entry], list[str]] | None:
-    """Lists the objects and folders at a place behind its first page, in ranges of keys.
+    """Lists ranges of keys at a place: the objects, and the folders up to the delimiter.
+
+    Args:
+        first: what was listed of them before, which is part of the result.
 
     Where the keys are is not known before: every range lists a few pages, and what is left of all
     ranges is split anew at guessed keys. A bad guess costs an empty page, and never an object.
@@ -183,31 +199,35 @@ def _list_ranges(
     Returns:
         None: the server does not list in order, as S3's directory buckets.
     """
-    alphabet = sorted({one for entry in first.entries for one in entry.key})
-    entries: list[Entry] = list(first.entries)
+    alphabet = sorted({one for entry in first for one in entry.key.partition("/")[2] or entry.key})
+    entries: list[Entry] = list(first)
     folders: set[str] = set()
-    ranges = [_Range(_last_key(first), "")]
 
     def work(
         wanted: _Range, stopped: threading.Event
     ) -> tuple[_Range, list[_Page], _Range | None]:
         pages: list[_Page] = []
-        for page in _pages(place, "", "/", stopped, wanted.after):
+        after = wanted.within + wanted.after if wanted.after else ""
+        for page in _pages(place, wanted.within, delimiter, stopped, after):
             pages.append(page)
-            if not page.token or (wanted.end and _last_key(page) >= wanted.end):
+            last = _last_key(page)[len(wanted.within) :]
+            if not page.token or (wanted.end and last >= wanted.end):
                 return wanted, pages, None
             if len(pages) == _ROUND_PAGES:
                 break
-        return wanted, pages, _Range(_last_key(pages[-1]), wanted.end) if pages else None
+        return wanted, pages, wanted._replace(after=last) if pages else None
 
     while ranges:
         left = []
-        for wanted, pages, rest in _parallel(work, _split(ranges, alphabet), lambda: None):
+        for wanted, pages, rest in parallel(
+            work, _split(ranges, alphabet), lambda: None, _THREADS
+        ):
             found = [one for page in pages for one in page.entries]
-            if any(one.key <= wanted.after for one in found) or (rest and rest <= wanted):
-                update(len(first.entries) - len(entries))
+            after, end = wanted.within + wanted.after, wanted.within + wanted.end
+            if any(one.key <= after for one in found) or (rest and rest.after <= wanted.after):
+                update(len(first) - len(entries))
                 return None
-            found = [one for one in found if not wanted.end or one.key <= wanted.end]
+            found = [one for one in found if not wanted.end or one.key <= end]
             entries += found
             folders.update(one for page in pages for one in page.folders)
             update(len(found))
@@ -230,7 +250,8 @@ def _split(ranges: list[_Range], alphabet: list[str]) -> list[_Range]:
         for one in ranges:
             middle = _middle(one, alphabet)
             splits = one.after < middle and (not one.end or middle < one.end)
-            parts += [_Range(one.after, middle), _Range(middle, one.end)] if splits else [one]
+            halves = [one._replace(end=middle), one._replace(after=middle)]
+            parts += halves if splits else [one]
         if len(parts) == len(ranges):
             break
         ranges = parts
@@ -239,7 +260,8 @@ def _split(ranges: list[_Range], alphabet: list[str]) -> list[_Range]:
 
 def _middle(wanted: _Range, alphabet: list[str]) -> str:
     """A key in the middle of a range if keys are numbers, whose digits are the alphabet."""
-    base, n_digits = len(alphabet) + 1, max(map(len, wanted)) + 2
+    base = len(alphabet) + 1
+    n_digits = max(len(wanted.after), len(wanted.end)) + 2
 
     def number_of(key: str) -> int:
         number = 0

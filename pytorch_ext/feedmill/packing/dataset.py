@@ -9,7 +9,8 @@ from typing import Any
 from feedmill.packing.index import INDEX_NAME, Index, PackError
 from feedmill.packing.objects import fetch_index, open_fetched
 from feedmill.packing.shards import ShardDataset
-from feedmill.remote.names import is_name, shown, why_no_name
+from feedmill.remote.names import shown
+from feedmill.remote.sources import is_remote
 
 
 class Pack(ShardDataset):
@@ -24,7 +25,8 @@ class Pack(ShardDataset):
 
     Args:
         path: the pack's folder, or its index file; or the name of either in an object store or on a
-            web server, such as "s3://bucket/pack/" (see the page remote.md of the documentation).
+            web server, or one that fsspec reads, such as "s3://bucket/pack/" (see the page
+            remote.md of the documentation).
         transform: called with the PIL image; None: not used.
         target_transform: called with the label; None: not used. It must be deterministic and draw
             no random number.
@@ -49,9 +51,9 @@ class Pack(ShardDataset):
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         given = os.fspath(path)
-        is_remote = "://" in given and (is_name(given) or bool(why_no_name(given)))
-        self.root = given if is_remote else os.path.abspath(given)
-        self._data = fetch_index(given) if is_remote else None
+        is_file = not is_remote(given)
+        self.root = os.path.abspath(given) if is_file else given
+        self._data = None if is_file else fetch_index(given)
         super().__init__(*self._open(), transform, target_transform)
 
     def _open(self) -> tuple[Index, list[str]]:

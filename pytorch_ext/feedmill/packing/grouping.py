@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from feedmill.packing.index import PackError
 from feedmill.packing.objects import ObjectFile
 from feedmill.packing.tars import Member, members, read_at
-from feedmill.remote.names import is_name, shown, why_no_name
+from feedmill.remote.names import shown
+from feedmill.remote.sources import is_remote, why_unreadable
 
 # Suffixes of images, as in torchvision's ImageFolder.
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
@@ -103,14 +104,15 @@ def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
         urls = os.fspath(urls).split("::")
     paths = [path for url in urls for path in _expand_braces(os.fspath(url))]
     for i, path in enumerate(paths):
-        if is_name(path):
-            if why := why_no_name(path):
+        scheme = re.match(r"([a-z][a-z0-9+]*):", path)
+        is_file = scheme is not None and scheme[1] == "file" and "::" not in path
+        if not is_file and is_remote(path):
+            if why := why_unreadable(path):
                 raise ValueError(f"{shown(path)!r} can't be read: {why}")
             continue
-        scheme = re.match(r"([a-z][a-z0-9+]*):", path)
-        if scheme and scheme[1] != "file":
-            raise ValueError(f"{shown(path)!r}: only local paths, s3://, gs://, http:// and "
-                             f"https:// are supported, not {scheme[1]}:")
+        if scheme and not is_file:
+            raise ValueError(f"{shown(path)!r}: only local paths, s3://, gs://, http://, https:// "
+                             f"and names that fsspec reads are supported, not {scheme[1]}:")
         if scheme:
             paths[i] = path.removeprefix("file:").removeprefix("//")
     if not paths:

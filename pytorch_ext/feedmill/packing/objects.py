@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from feedmill.packing.index import HEADER, INDEX_NAME, Index, PackError
-from feedmill.remote.names import shown
-from feedmill.remote.process import fetch, fetch_first
+from feedmill.remote.names import in_chain, is_name, shown
+from feedmill.remote.sources import read_first, read_object
 
 _THREADS = 8
 _PIECE_BYTES = 32 << 20
@@ -26,6 +26,10 @@ def name_in(folder: str, file: str) -> str:
     signature of the folder does; its fragment is dropped."""
     if is_store_name(folder):
         return f"{folder.rstrip('/')}/{file}"
+    if not is_name(folder):
+        begin, link, end = in_chain(folder)
+        slash = "" if link.endswith("/") else "/"
+        return f"{begin}{link}{slash}{file}{end}"
     path, mark, query = folder.partition("#")[0].partition("?")
     return f"{path.rstrip('/')}/{quote(file, errors='surrogateescape')}{mark}{query}"
 
@@ -34,13 +38,17 @@ def folder_of(name: str) -> str:
     """The name of the folder that an object is in."""
     if is_store_name(name):
         return name.rpartition("/")[0]
+    if not is_name(name):
+        begin, link, end = in_chain(name)
+        return f"{begin}{link[: link.rindex('/') + 1]}{end}"
     path, mark, query = name.partition("#")[0].partition("?")
     return f"{path.rpartition('/')[0]}{mark}{query}"
 
 
 def last_part(name: str) -> str:
     """The last part of an object's name, without a query."""
-    return str(shown(name)).rpartition("/")[2] or "object"
+    link = name if is_name(name) else in_chain(name)[1]
+    return str(shown(link)).rpartition("/")[2] or "object"
 
 
 def fetch_whole(name: str, least_bytes: int) -> bytes:
@@ -48,27 +56,28 @@ def fetch_whole(name: str, least_bytes: int) -> bytes:
 
     Raises:
         PackError: it has fewer than ``least_bytes`` bytes.
-        OSError, ValueError: as fetch().
+        OSError, ValueError: as read_object().
     """
     try:
-        head = fetch_first(name, 0, least_bytes)
+        head = read_first(name, 0, least_bytes)
     except OSError as error:
         if "ends before" not in str(error):
             raise
         raise PackError(f"{shown(name)}: it has fewer than {least_bytes} bytes") from None
     if head.object_bytes is None:
-        return fetch(name)
+        return read_object(name)
     starts = range(least_bytes, head.object_bytes, _PIECE_BYTES)
     with ThreadPoolExecutor(_THREADS) as pool:
         pieces = pool.map(
-            lambda at: fetch(name, at, min(_PIECE_BYTES, head.object_bytes - at)), starts
+            lambda at: read_object(name, at, min(_PIECE_BYTES, head.object_bytes - at)), starts
         )
         return b"".join([head.data, *pieces])
 
 
 def _index_name(name: str) -> str:
     """The name of the index object of a pack that is given by its folder or its index."""
-    return name if str(shown(name)).endswith(".fmp") else name_in(name, INDEX_NAME)
+    path = name if is_name(name) else in_chain(name)[1]
+    return name if str(shown(path)).endswith(".fmp") else name_in(name, INDEX_NAME)
 
 
 def fetch_index(name: str) -> bytes:
@@ -99,12 +108,13 @@ class ObjectFile(io.RawIOBase):
 
     Raises:
         PackError: the server does not say how large the object is.
-        OSError, ValueError: as fetch(); reading also raises OSError if the object has changed.
+        OSError, ValueError: as read_object(); reading also raises OSError if the object that
+            libcurl reads has changed.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        head = fetch_first(name, 0, 1)
+        head = read_first(name, 0, 1)
         if head.object_bytes is None:
             raise PackError(f"{shown(name)}: the server does not say how large it is")
         self.name, self.n_bytes, self.etag = name, head.object_bytes, head.etag
@@ -140,6 +150,6 @@ class ObjectFile(io.RawIOBase):
             is_near = 0 <= offset - end + n_bytes <= self._size
             self._size = min(2 * self._size, _MOST_BYTES) if is_near else _LEAST_BYTES
             n_piece = min(max(n_bytes, self._size), self.n_bytes - offset)
-            self._piece = fetch(self.name, offset, n_piece)
+            self._piece = read_object(self.name, offset, n_piece)
             self._start = offset
         return self._piece[offset - self._start :][:n_bytes]

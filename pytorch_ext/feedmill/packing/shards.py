@@ -6,6 +6,8 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ import numpy as np
 from feedmill.packing.folder_attributes import FolderAttributes, number_of
 from feedmill.packing.index import TRANSCODED, Index, PackError, Place
 from feedmill.planner.files import load_rgb
-from feedmill.remote.names import is_name, shown
-from feedmill.remote.process import fetch, fetch_first
+from feedmill.remote import by_fsspec
+from feedmill.remote.names import is_fsspec_name, is_name, shown
+from feedmill.remote.sources import read_first, read_object
 from feedmill.system.locks import renew_after_fork
 
 # Most files that stay open. Opening another one closes the least recently used one.
 _MAX_OPEN = 64
+# Shards whose sizes fsspec is asked for at a time.
+_THREADS = 16
 
 
 class CachedFile:
@@ -64,20 +69,46 @@ class Shards:
         # torch forks its workers while another thread may hold the lock.
         renew_after_fork(self, _lock=threading.Lock)
         self._checked: set[int] = set()
+        self._by_fsspec = {i for i, path in enumerate(paths) if is_fsspec_name(path)}
+        self._remote = {i for i, path in enumerate(paths) if is_name(path)} | self._by_fsspec
+        self._are_asked = False
 
     def check(self, shard: int) -> None:
         """Checks, at the first call for a shard, that the file exists and was not replaced. Raises
         OSError, or PackError if it was replaced. Objects are not asked for: what reads them will
-        tell."""
-        if is_name(self.paths[shard]) or shard in self._checked:
+        tell, except of those that fsspec reads, of which the first call checks all."""
+        if shard in self._checked or (shard in self._remote and shard not in self._by_fsspec):
             return
-        _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
+        if shard not in self._by_fsspec:
+            self._check_now(shard)
+            return
+        with self._lock:
+            if not self._are_asked:
+                # A request for one shard after the other would delay an epoch of many.
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    list(pool.map(self._try_check, sorted(self._by_fsspec)))
+                self._are_asked = True
+        if shard not in self._checked:
+            self._check_now(shard)
+
+    def _try_check(self, shard: int) -> None:
+        with suppress(PackError, OSError, ValueError):
+            self._check_now(shard)
+
+    def _check_now(self, shard: int) -> None:
+        path = self.paths[shard]
+        if shard in self._by_fsspec:
+            n_bytes, _ = by_fsspec.size_and_etag(path)
+        else:
+            n_bytes = os.stat(path).st_size
+        if n_bytes is not None:
+            _check_size(str(shown(path)), n_bytes, self._sizes[shard])
         self._checked.add(shard)
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
         """Reads bytes of a shard; fewer if the shard is truncated. Raises OSError, or PackError if
         the shard was replaced by a larger file. A range of an object is complete or an error."""
-        if is_name(self.paths[shard]):
+        if shard in self._remote:
             return self._fetch(shard, offset, n_bytes)
         file = self._file(shard)
         data = more = os.pread(file.descriptor, n_bytes, offset)
@@ -91,8 +122,8 @@ class Shards:
         if not n_bytes:
             return b""
         if shard in self._checked:
-            return fetch(name, offset, n_bytes)
-        head = fetch_first(name, offset, n_bytes)
+            return read_object(name, offset, n_bytes)
+        head = read_first(name, offset, n_bytes)
         if head.object_bytes is not None:
             _check_size(str(shown(name)), head.object_bytes, self._sizes[shard])
         self._checked.add(shard)

@@ -14,8 +14,8 @@ from feedmill.packing.grouping import IMAGE_SUFFIXES, Group, expand, groups
 from feedmill.packing.index import PackError
 from feedmill.packing.objects import ObjectFile, fetch_index, open_fetched
 from feedmill.packing.tars import BLOCK, Member, padded
-from feedmill.remote.names import is_name, shown
-from feedmill.remote.process import fetch
+from feedmill.remote.names import shown
+from feedmill.remote.sources import is_remote, read_object
 
 _SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
 
@@ -30,8 +30,8 @@ class FileRange(NamedTuple):
     def read(self) -> bytes:
         """Reads the bytes. Raises OSError, which names the file, and PackError if the file was
         truncated."""
-        if is_name(self.path):
-            return fetch(self.path, self.offset, self.n_bytes) if self.n_bytes else b""
+        if is_remote(self.path):
+            return read_object(self.path, self.offset, self.n_bytes) if self.n_bytes else b""
         with open(self.path, "rb", buffering=0) as file:
             try:
                 data = os.pread(file.fileno(), self.n_bytes, self.offset)
@@ -115,7 +115,7 @@ def read_source(source: str) -> Source:
         OSError: a file or folder can't be read.
     """
     name = str(shown(source))
-    if is_name(source) and "::" not in name and not name.endswith((".tar", "}")):
+    if is_remote(source) and "::" not in name and not name.endswith((".tar", "}")):
         return _read_tars(open_fetched(source, fetch_index(source))[1])
     if not os.path.isdir(source):
         return _read_tars(expand(source))
@@ -223,7 +223,7 @@ def _key(stem: str) -> str:
 def _read_tars(paths: Sequence[str]) -> Source:
     samples: list[SourceSample] = []
     n_classes = 0
-    paths = [path if is_name(path) else os.path.abspath(path) for path in paths]
+    paths = [path if is_remote(path) else os.path.abspath(path) for path in paths]
     for path in paths:
         for group in _groups_of(path):
             if group.image is None:
@@ -238,7 +238,7 @@ def _read_tars(paths: Sequence[str]) -> Source:
 
 def _groups_of(path: str) -> Iterator[Group]:
     """The samples of a tar file or object."""
-    if is_name(path):
+    if is_remote(path):
         file = ObjectFile(path)
         yield from groups(file, file.n_bytes, str(shown(path)))
         return

@@ -14,7 +14,8 @@ from feedmill.packing.grouping import IMAGE_SUFFIXES, expand, groups
 from feedmill.packing.index import Index, PackError
 from feedmill.packing.objects import ObjectFile, last_part
 from feedmill.packing.shards import ShardDataset
-from feedmill.remote.names import is_name, shown
+from feedmill.remote.names import shown
+from feedmill.remote.sources import is_remote
 
 _KINDS = ", ".join(IMAGE_SUFFIXES)
 _THREADS = 8
@@ -37,7 +38,7 @@ def index_tar(path: str) -> Index:
         PackError: the file is not a tar file or is damaged, or a sample has no image.
         OSError: the file can't be read.
     """
-    if is_name(path):
+    if is_remote(path):
         return _index_object(path)
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -143,7 +144,7 @@ class WebDataset(ShardDataset):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.paths = [path if is_name(path) else os.path.abspath(path) for path in expand(urls)]
+        self.paths = [path if is_remote(path) else os.path.abspath(path) for path in expand(urls)]
         with ThreadPoolExecutor(_THREADS) as pool:
             indices = list(pool.map(index_tar, self.paths))
         self._data = join(indices)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from feedmill.remote.names import SCHEMES, shown, without_secrets
 
@@ -26,6 +27,21 @@ _ERRNOS = {
     "IsADirectoryError": errno.EISDIR, "TimeoutError": errno.ETIMEDOUT,
 }
 _MOST_CHARS = 300
+_Result = TypeVar("_Result")
+
+
+class Listed(NamedTuple):
+    """An object or a folder in a listing.
+
+    Attributes:
+        key: the rest of its name, behind the listed folder's.
+        n_bytes: of an object; -1: not known.
+        is_folder: it is a folder.
+    """
+
+    key: str
+    n_bytes: int
+    is_folder: bool
 
 
 def schemes_of(name: str) -> str:
@@ -78,16 +94,55 @@ def read(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
         ValueError: fsspec, or a package that it needs, is not installed.
         FileNotFoundError, PermissionError, TimeoutError, OSError: it can't be read.
     """
+    data = _called(name, lambda: _read(name, offset, n_bytes))
+    if n_bytes and len(data) < n_bytes:
+        raise OSError(errno.EIO, "the object ends before the range does", shown(name))
+    return data
+
+
+def size_and_etag(name: str) -> tuple[int | None, str]:
+    """The bytes of an object as they are now, None: not known; and its strong ETag with quotes, "":
+    none. Blocks. Raises as read()."""
+    info = _called(name, lambda: _info(name))
+    size, etag = info.get("size"), info.get("ETag") or info.get("etag")
+    plain = etag.strip('"') if isinstance(etag, str) and not etag.startswith("W/") else ""
+    return size if isinstance(size, int) else None, f'"{plain}"' if plain else ""
+
+
+def list_folder(name: str, is_deep: bool) -> list[Listed]:
+    """Lists what is directly in a folder, or all objects below it.
+
+    Args:
+        name: of the folder. Its path must be the last thing in it, as names begin with it.
+        is_deep: list the objects of its folders, too, and no folders.
+
+    Raises:
+        ValueError: as read(); or the name is not that of a folder, or an object in it has a name
+            that fsspec can't read.
+        OSError: as read().
+    """
+    base, infos = _called(name, lambda: _list(name, is_deep))
+    found = []
+    for info in infos:
+        path, kind = str(info["name"]), info.get("type")
+        if not path.startswith(base):
+            raise ValueError(f"{shown(name)!r} is not a folder, or is listed with other names")
+        key, size = path[len(base) :].rstrip("/"), info.get("size")
+        if "::" in key:
+            raise ValueError(f"{shown(name)}: fsspec can't read the name {key!r}, as it has '::'")
+        if key and kind in ("file", "directory"):
+            found.append(Listed(key, size if isinstance(size, int) else -1, kind == "directory"))
+    return found
+
+
+def _called(name: str, function: Callable[[], _Result]) -> _Result:
+    """What a function of a file system returns. Raises as read()."""
     if (unreadable := _unreadable_error(name)) is not None:
         raise unreadable
     try:
-        data = _read(name, offset, n_bytes)
+        return function()
     except Exception as error:  # of the file system's package, which has its own exceptions
         why = _described(name, error)
-    else:
-        if n_bytes and len(data) < n_bytes:
-            raise OSError(errno.EIO, "the object ends before the range does", shown(name))
-        return data
     # Outside of the except block: the original exception may have secrets.
     raise _error(name, why)
 
@@ -131,6 +186,26 @@ def _read(name: str, offset: int, n_bytes: int) -> bytes:
     if not n_bytes:
         return bytes(filesystem.cat_file(path))
     return bytes(filesystem.cat_file(path, start=offset, end=offset + n_bytes))
+
+
+def _info(name: str) -> dict[str, Any]:
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(name)
+    # An earlier listing may be of an earlier version of the object.
+    filesystem.invalidate_cache(filesystem._parent(path))
+    return dict(filesystem.info(path))
+
+
+def _list(name: str, is_deep: bool) -> tuple[str, list[dict[str, Any]]]:
+    """The begin of the paths in a folder, and what fsspec says about each."""
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(name)
+    base = path.rstrip("/") + "/" if path else ""
+    if is_deep:
+        return base, list(filesystem.find(path, detail=True).values())
+    return base, list(filesystem.ls(path, detail=True))
 
 
 def _described(name: str, error: Exception) -> str:

@@ -38,6 +38,16 @@ def is_fsspec_name(path: Any) -> bool:
     return _FSSPEC_NAME.match(path) is not None and not os.path.exists(path)
 
 
+def in_chain(name: str) -> tuple[str, str, str]:
+    """Splits the name of a folder or an object that fsspec reads at its path: (begin, link with the
+    path, end). In simplecache::az://a/b that is az://a/b, and in zip://b::file:///x.zip it is
+    zip://b."""
+    links = name.split("::")
+    at = next((i for i, link in enumerate(links) if "://" in link), 0)
+    begin, end = "::".join([*links[:at], ""]), "::".join(["", *links[at + 1 :]])
+    return begin, links[at], end
+
+
 def has_fsspec_names(paths: list[Any]) -> bool:
     """As has_names(), for names that fsspec must read."""
     return any(map(is_fsspec_name, _probed(paths)))
@@ -56,9 +66,7 @@ def why_no_name(path: Any) -> str:
     if not is_name(path):
         # hf://x is also the file x in the folder hf:, if there is one.
         return "" if os.path.exists(path) else (
-            f"{found[0]} is not supported here; feedmill reads {', '.join(SCHEMES)} and files. "
-            "Names that fsspec reads may stand for whole images, in the paths of ImageList and in "
-            "what feedmill_item returns"
+            f"{found[0]} is not supported here; feedmill reads {', '.join(SCHEMES)} and files"
         )
     if not native.libcurl_version():
         return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from feedmill.remote import by_fsspec
 from feedmill.remote.names import is_fsspec_name, is_name, shown, why_no_name
-from feedmill.remote.process import fetch
+from feedmill.remote.process import Head, fetch, fetch_first
 
 
 def is_remote(path: Any) -> bool:
@@ -30,6 +30,15 @@ def read_object(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
             invalid.
     """
     return (fetch if is_name(name) else by_fsspec.read)(name, offset, n_bytes)
+
+
+def read_first(name: str, offset: int, n_bytes: int) -> Head:
+    """As read_object(), for the first range of an object of which others will be read. What libcurl
+    reads must then be of the same version; fsspec can't tell versions apart."""
+    if is_name(name):
+        return fetch_first(name, offset, n_bytes)
+    size, etag = by_fsspec.size_and_etag(name)
+    return Head(by_fsspec.read(name, offset, n_bytes), etag, size)
 
 
 def open_source(source: str | os.PathLike[str] | bytes) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.counting.records import CAUSES, STORAGE_PARTS
 
 
 @dataclass(frozen=True)
@@ -95,4 +95,8 @@ def _scalars(seen: _Seen, now: _Seen, steps: np.ndarray) -> dict[str, float]:
     for name in CAUSES:
         mean_ns = float(steps[name].mean())
         scalars[f"wait_ms/{name.removesuffix('_ns')}"] = mean_ns / 1e6
+    if any(steps[name].any() for name in STORAGE_PARTS if name != "storage_local_ns"):
+        for name in STORAGE_PARTS:
+            part = name.removeprefix("storage_").removesuffix("_ns")
+            scalars[f"storage_wait_ms/{part}"] = float(steps[name].mean()) / 1e6
     return scalars

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from feedmill._ops import __version__
-from feedmill.profiling.counting.records import CAUSES, PHASES
+from feedmill.profiling.counting.records import CAUSES, PHASES, STORAGE_PARTS
 from feedmill.profiling.log.reader import Run, duration_ns
 from feedmill.profiling.page.rank_logs import straggler_reports
 from feedmill.profiling.page.run_stats import (
@@ -344,8 +344,24 @@ def _waits_by_cause(run: Run) -> str:
     return (
         "<section><h2>Waits by cause</h2>\n"
         '<p class="how">“It” is the sample that the step waited for: the batch\'s last one to be '
-        f"finished.</p>\n{_table(heads, rows, 'causes')}</section>"
+        f"finished.</p>\n{_table(heads, rows, 'causes')}{_storage_parts(run)}</section>"
     )
+
+
+def _storage_parts(run: Run) -> str:
+    """What reads of objects did while steps waited for them; "" if none waited."""
+    parts = {name: int(run.steps[name].sum()) for name in STORAGE_PARTS}
+    storage_ns = sum(parts.values())
+    if storage_ns == parts["storage_local_ns"]:
+        return ""
+    rows = []
+    for name, ns in sorted(parts.items(), key=lambda one: -one[1]):
+        if ns:
+            term = terms.storage_part(name)
+            rows.append((_text(term.label), _ms(ns), percent(ns / storage_ns),
+                         _text(term.meaning), _text(term.remedy)))
+    heads = ("wait for storage", "ms#", "of it#", "meaning", "what helps")
+    return f"\n<h3>Parts of the wait for storage</h3>\n{_table(heads, rows, 'storage')}"
 
 
 def _waits_by_phase(run: Run) -> str:

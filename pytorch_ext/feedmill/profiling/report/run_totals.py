@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.counting.records import CAUSES, STORAGE_PARTS
 from feedmill.profiling.report import terms
 from feedmill.profiling.report.wording import percent
 
 # The counters of a state, by their flat names. None of them changes between two steps, apart from
 # those of the GPU, which is measured later than the host.
 _CAUSES = {f"wait_{name}": name for name in CAUSES}
+# Those of objects: what is left of the wait for storage is that for files.
+_STORAGE_PARTS = tuple(name for name in STORAGE_PARTS if name != "storage_local_ns")
 _NAMES = (
-    "batches", "torch_batches", "host_wait_ns", "data_wait_ns", *_CAUSES, "wall_ns",
+    "batches", "torch_batches", "host_wait_ns", "data_wait_ns", *_CAUSES,
+    *_STORAGE_PARTS, "wall_ns",
     "gpu_steps", "gpu_stall_ns", "gpu_copy_ns", "gpu_wall_ns",
 )
 _LEAST_SHARE = 0.01  # causes below this share of the wait are not listed
@@ -74,6 +77,7 @@ class RunTotals:
         ]
         if causes:
             rows.append(("", ", ".join(causes)))
+        rows += _storage_rows(total, wait_ns)
         if total["gpu_steps"]:
             rows.append((
                 "",
@@ -82,6 +86,22 @@ class RunTotals:
                 "copies",
             ))
         return [f"  {name:<10} {text}" for name, text in rows]
+
+
+def _storage_rows(total: Mapping[str, int], wait_ns: int) -> list[tuple[str, str]]:
+    """What reads of objects did while steps waited for them, if that is a part of the wait."""
+    parts = {name: total[name] for name in _STORAGE_PARTS}
+    of_objects_ns = sum(parts.values())
+    if of_objects_ns <= _LEAST_SHARE * wait_ns:
+        return []
+    parts["storage_local_ns"] = max(0, total["wait_storage_ns"] - of_objects_ns)
+    storage_ns = sum(parts.values())
+    text = ", ".join(
+        f"{terms.storage_part(name).label} {ns / 1e9:.3f} s ({percent(ns / storage_ns)})"
+        for name, ns in sorted(parts.items(), key=lambda one: -one[1])
+        if ns > _LEAST_SHARE * storage_ns
+    )
+    return [("", f"storage: {text}")]
 
 
 def carried_on(saved: Any, counters: Mapping[str, Any]) -> RunTotals:
