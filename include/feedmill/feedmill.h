@@ -122,6 +122,7 @@ typedef enum fm_op_kind {
     FM_OP_RANDOM_BLUR = 27,       /* Pillow's GaussianBlur */
     FM_OP_TIMM_RAND_AUGMENT = 28,
     FM_OP_TIMM_AUTO_AUGMENT = 29,
+    FM_OP_HALVING_CENTER_CROP = 30, /* center_crop_arr() of ADM and DiT */
 } fm_op_kind;
 
 /*
@@ -215,6 +216,10 @@ typedef enum fm_comparison {
  *                            of which numpy.random.choice() chooses, at most 27; 41-67 these
  *     TIMM_AUTO_AUGMENT      0 policy: 0 v0, 1 v0r, 2 original, 3 originalr, 4 3a; 3-10, 39 as
  *                            above
+ *     HALVING_CENTER_CROP    1 as RANDOM_RESIZED_CROP, but both filters are used: the image is
+ *                            halved by the second one while its shorter edge is at least twice the
+ *                            result's, then resized by `filter` so that it is that long, then
+ *                            cropped. The result is a square
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
  * n_children are direct children and the others are contained in those. A contained op must not
@@ -222,14 +227,14 @@ typedef enum fm_comparison {
  */
 typedef struct fm_op {
     fm_op_kind kind;
-    int32_t height;   /* RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP: rows of the result */
+    int32_t height;   /* RESIZE, RANDOM_RESIZED_CROP, *CENTER_CROP: rows of the result */
     int32_t width;    /* ... columns; RESIZE with width 0: height is the size of the shorter edge */
     int32_t max_size; /* RESIZE with width 0: limit of the longer edge, 0 for none */
     double scale[2];  /* RANDOM_RESIZED_CROP: share of the area, 0 <= scale[0] <= scale[1] */
     double ratio[2];  /* RANDOM_RESIZED_CROP: width / height, 0 < ratio[0] <= ratio[1] */
     double p;         /* RANDOM_*FLIP, RANDOM_GRAYSCALE to RANDOM_ADJUST_SHARPNESS,
                          RANDOM_ERASING, RANDOM_APPLY, RANDOM_BLUR: probability, 0 to 1 */
-    fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear. RANDOM_ROTATION to
+    fm_filter filter; /* ops that resize; zero: bilinear. RANDOM_ROTATION to
                          AUTO_AUGMENT, TIMM_*: bilinear, bicubic or nearest */
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
     double values[FM_N_OP_VALUES]; /* see above */
@@ -979,6 +984,7 @@ FM_API void fm_imread_close(fm_imread **image);
  *     RANDOM_BLUR          0 radius
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
  *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
+ *     HALVING_CENTER_CROP  0-1 width and height of the image that is cropped
  *     RANDOM_ERASING       with random numbers, or more than one box: 0-1 the lower and upper 32
  *                          bits of fm_noise()'s seed; for each box but the first: top * 65536 +
  *                          left, and height * 65536 + width. With fm_streams and a random number

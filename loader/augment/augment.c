@@ -384,6 +384,7 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
         return apply_children(augment, ops, draws, error);
     case FM_OP_RESIZE:
     case FM_OP_RESIZE_KEEP_RATIO:
+    case FM_OP_HALVING_CENTER_CROP:
     case FM_OP_RANDOM_RESIZED_CROP:
     case FM_OP_RANDOM_ERASING:
         return fm_error_set(error, FM_ERR_STATE,

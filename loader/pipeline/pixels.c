@@ -140,8 +140,48 @@ static void feed(fm_resample *resample, const fm_image *in, fm_box needed) {
     }
 }
 
-/* Applies a Resize or RandomResizedCrop that follows augmentations to the current image. */
+/* Resizes the current image by one resample. */
+static int resample_late(fm_pixels *pixels, const fm_geometry *geometry, fm_error *error) {
+    const fm_image in = *fm_augment_image(pixels->augment);
+    const int32_t width = geometry->window.width, height = geometry->window.height;
+    fm_image out;
+    fm_box needed;
+    int status = fm_augment_replace(pixels->augment, width, height, 3, &out, error);
+    if (status) return status;
+    pixels->late_plan.out_width = width;
+    pixels->late_plan.out_height = height;
+    status = fm_resample_begin(pixels->late, geometry, &needed, error);
+    if (!status) status = fm_resample_start(pixels->late, 0, needed.width, out.px, error);
+    if (status) return status;
+    feed(pixels->late, &in, needed);
+    return FM_OK;
+}
+
+/* Applies a HALVING_CENTER_CROP to the current image. */
+static int halve_and_crop(fm_pixels *pixels, const fm_op *op, const fm_draw *draw,
+                          fm_error *error) {
+    const fm_image *in = fm_augment_image(pixels->augment);
+    while (fm_geometry_halves(op, in->width, in->height)) {
+        const int32_t width = in->width / 2, height = in->height / 2;
+        const fm_geometry geometry = {.source = {0, 0, in->width, in->height},
+                                      .resized_width = width,
+                                      .resized_height = height,
+                                      .window = {0, 0, width, height},
+                                      .second_filter = true};
+        const int status = resample_late(pixels, &geometry, error);
+        if (status) return status;
+        in = fm_augment_image(pixels->augment);
+    }
+    const fm_geometry geometry = {.source = {0, 0, in->width, in->height},
+                                  .resized_width = (int32_t)draw->values[0],
+                                  .resized_height = (int32_t)draw->values[1],
+                                  .window = {draw->left, draw->top, draw->width, draw->height}};
+    return resample_late(pixels, &geometry, error);
+}
+
+/* Applies an op that resizes and follows other ones to the current image. */
 static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, fm_error *error) {
+    if (op->kind == FM_OP_HALVING_CENTER_CROP) return halve_and_crop(pixels, op, draw, error);
     const fm_image in = *fm_augment_image(pixels->augment);
     const bool crops = op->kind == FM_OP_RANDOM_RESIZED_CROP;
     const int32_t width = crops ? op->width : draw->width;
@@ -153,17 +193,7 @@ static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, 
                                   .resized_height = height,
                                   .window = {0, 0, width, height},
                                   .second_filter = draw->n_values && draw->values[0] != op->filter};
-    fm_image out;
-    fm_box needed;
-    int status = fm_augment_replace(pixels->augment, width, height, 3, &out, error);
-    if (status) return status;
-    pixels->late_plan.out_width = width;
-    pixels->late_plan.out_height = height;
-    status = fm_resample_begin(pixels->late, &geometry, &needed, error);
-    if (!status) status = fm_resample_start(pixels->late, 0, needed.width, out.px, error);
-    if (status) return status;
-    feed(pixels->late, &in, needed);
-    return FM_OK;
+    return resample_late(pixels, &geometry, error);
 }
 
 /* Applies the ops from number `first` on, stores the values, and erases. */

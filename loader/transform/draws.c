@@ -277,6 +277,7 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
         return;
     case FM_OP_RESIZE:
     case FM_OP_RESIZE_KEEP_RATIO:
+    case FM_OP_HALVING_CENTER_CROP:
     case FM_OP_CENTER_CROP:
     case FM_OP_RANDOM_RESIZED_CROP:
     case FM_OP_RANDOM_CROP:

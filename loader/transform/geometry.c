@@ -168,6 +168,10 @@ static void draw_kept_ratio(const fm_op *op, fm_rng *rng, int32_t width, int32_t
     *new_width = nearbyint(width * factor_x / ratio);
 }
 
+bool fm_geometry_halves(const fm_op *op, int32_t width, int32_t height) {
+    return fm_min_i32(width, height) / 2 >= op->height;
+}
+
 /* ---- reducing a chain of ops to one form ----------------------------------------------------- */
 
 /*
@@ -286,6 +290,31 @@ static int apply_resize(chain_state *chain, const fm_op *op, fm_rng *rng, fm_dra
     return FM_OK;
 }
 
+/* Its draw has the crop's box in the resized image, and as values that image's width and height. */
+static void apply_halving_crop(chain_state *chain, const fm_op *op, fm_draw *draw) {
+    int32_t width = chain->form.window.width, height = chain->form.window.height;
+    const int32_t size = op->height;
+    while (fm_geometry_halves(op, width, height)) {
+        width /= 2;
+        height /= 2;
+    }
+    /* In Python's steps; round() rounds halves to even. */
+    const double scale = (double)size / (double)fm_min_i32(width, height);
+    const double new_width = nearbyint(width * scale), new_height = nearbyint(height * scale);
+    add_resize(chain, size, size);
+    if (new_width > FM_MAX_SIDE || new_height > FM_MAX_SIDE) {
+        chain->unsupported = "a side over 65,535 pixels";
+        return;
+    }
+    set_box(draw, (fm_box){.left = ((int32_t)new_width - size) / 2,
+                           .top = ((int32_t)new_height - size) / 2,
+                           .width = size,
+                           .height = size});
+    draw->values[0] = new_width;
+    draw->values[1] = new_height;
+    draw->n_values = 2;
+}
+
 static void apply_random_crop(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw) {
     const fm_box crop =
         fixed_size_crop(op, rng, chain->form.window.width, chain->form.window.height, draw);
@@ -330,6 +359,9 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
         add_crop(chain, crop);
         add_resize(chain, op->width, op->height);
         chain->form.second_filter = draw_filter(op, rng, draw);
+        return FM_OK;
+    case FM_OP_HALVING_CENTER_CROP:
+        apply_halving_crop(chain, op, draw);
         return FM_OK;
     case FM_OP_RANDOM_CROP:
         apply_random_crop(chain, op, rng, draw);

@@ -43,4 +43,7 @@ int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_reduced, const f
 int fm_geometry_draw(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
                      int32_t height, fm_draw *draws, fm_error *error);
 
+/* Whether a HALVING_CENTER_CROP halves an image of this size. */
+bool fm_geometry_halves(const fm_op *op, int32_t width, int32_t height);
+
 #endif

@@ -36,11 +36,12 @@ static const char *const KIND_NAMES[] = {
     [FM_OP_RANDOM_BLUR] = "RandomBlur",
     [FM_OP_TIMM_RAND_AUGMENT] = "timm's RandAugment",
     [FM_OP_TIMM_AUTO_AUGMENT] = "timm's AutoAugment",
+    [FM_OP_HALVING_CENTER_CROP] = "halving CenterCrop",
 };
 
 const char *fm_op_kind_name(fm_op_kind kind) {
-    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_TIMM_AUTO_AUGMENT ? KIND_NAMES[kind]
-                                                                        : "unknown kind";
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_HALVING_CENTER_CROP ? KIND_NAMES[kind]
+                                                                          : "unknown kind";
 }
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
@@ -319,6 +320,14 @@ static int check_timm_augment(size_t number, const fm_op *op, fm_error *error) {
     return check_timm_rand_augment(number, op, error);
 }
 
+static int check_halving_crop(size_t number, const fm_op *op, fm_error *error) {
+    const int status = check_size(number, op, error);
+    if (status || op->width == op->height) return status;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): the result has %d x %d pixels; it must be a square", number,
+                        fm_op_kind_name(op->kind), (int)op->width, (int)op->height);
+}
+
 /* Checks an op by its kind. */
 static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     int status;
@@ -380,9 +389,11 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_TIMM_RAND_AUGMENT:
     case FM_OP_TIMM_AUTO_AUGMENT:
         return check_timm_augment(number, op, error);
+    case FM_OP_HALVING_CENTER_CROP:
+        return check_halving_crop(number, op, error);
     }
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
-                        (int)op->kind, FM_OP_RESIZE, FM_OP_TIMM_AUTO_AUGMENT);
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_HALVING_CENTER_CROP);
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's

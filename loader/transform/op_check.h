@@ -14,7 +14,7 @@ const char *fm_op_kind_name(fm_op_kind kind);
 
 static inline bool fm_op_resizes(const fm_op *op) {
     return op->kind == FM_OP_RESIZE || op->kind == FM_OP_RANDOM_RESIZED_CROP ||
-           op->kind == FM_OP_RESIZE_KEEP_RATIO;
+           op->kind == FM_OP_RESIZE_KEEP_RATIO || op->kind == FM_OP_HALVING_CENTER_CROP;
 }
 
 static inline bool fm_op_changes_size(const fm_op *op) {

@@ -22,7 +22,8 @@ static bool pads(const fm_op *op) {
 
 /*
  * How many ops, from the first on, one resample can apply. It can't pad after a crop that follows a
- * resize, as it would use the pixels beyond the crop's edges, nor resize after padding.
+ * resize, as it would use the pixels beyond the crop's edges, nor resize after padding, nor resize
+ * several times.
  */
 static size_t count_front(const fm_op *ops, size_t n_ops) {
     bool resized = false, cropped = false, padded = false;
@@ -30,6 +31,7 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
     for (i = 0; i < n_ops; i++) {
         const fm_op *const op = &ops[i];
         if (!fm_op_changes_size(op) && op->kind != FM_OP_RANDOM_HORIZONTAL_FLIP) break;
+        if (op->kind == FM_OP_HALVING_CENTER_CROP) break;
         if (op->kind == FM_OP_CENTER_CROP && !pads_zeros(op)) break;
         if (pads(op) && (!pads_zeros(op) || (resized && cropped))) break;
         if (fm_op_resizes(op) && padded) break;

@@ -30,7 +30,10 @@ _NEVER_DRAW = (
     "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
     "ConvertImageDtype", "ToImage", "ToDtype", "ToPILImage", "Compose",
 )
-_WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "Grayscale"))
+_WITHOUT_DRAWS = tuple(
+    KINDS[name]
+    for name in ("Resize", "CenterCrop", "Pad", "Grayscale", "halving CenterCrop")
+)
 # How many samples of the dataset a trial makes, and how many it tries to make, as some may be
 # damaged.
 _N_WANTED = 6

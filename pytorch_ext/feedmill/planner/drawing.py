@@ -27,6 +27,7 @@ from feedmill.planner.generators import (
     TORCH,
     numpys_uniform,
 )
+from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.picking import Choice, Pick
 from feedmill.planner.untouched import is_original
 
@@ -484,7 +485,7 @@ _MAX_VALUE = 1e9
 
 
 # What stands in the place of a transform.
-STEPS = (PilCall, Chance, Choice)
+STEPS = (PilCall, Chance, Choice, HalvingCrop)
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:

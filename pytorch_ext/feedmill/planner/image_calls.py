@@ -16,6 +16,7 @@ from feedmill.planner.arithmetic import function_call, method_call
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.drawing import Condition, Draw, PilCall, blur_of, call_of, draw_of, is_blur
 from feedmill.planner.generators import drawing_function
+from feedmill.planner.halving_crops import halving_crop_of
 from feedmill.planner.picking import Pick, pick_of
 
 _MAX_CALLS = 64
@@ -186,7 +187,8 @@ class ImageCalls:
 
     def _drawn(self, node: ast.Call, function: Any) -> Any:
         """The result of a call that draws a random number, of a call of GaussianBlur, or of one of
-        ImageOps' functions with arguments after the image; None: it is another call."""
+        ImageOps' functions or a HalvingCrop's with arguments after the image; None: it is another
+        call."""
         if is_blur(function):
             names = [one.arg for one in node.keywords]
             if len(node.args) + len(names) > 1 or names not in ([], ["radius"]):
@@ -201,7 +203,9 @@ class ImageCalls:
             return blur
         if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
             image, argument = map(self._value, node.args)
-            call = call_of(function, (argument,)) if type(image) is ImageValue else None
+            if type(image) is not ImageValue:
+                return None
+            call = call_of(function, (argument,)) or halving_crop_of(function, argument)
             return None if call is None else self._add(node, image, call)
         name = drawing_function(function)
         if not name:

@@ -39,14 +39,18 @@ OP_NAMES = {
     27: "RandomBlur",
     28: "timm's RandAugment",
     29: "timm's AutoAugment",
+    30: "halving CenterCrop",
 }
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
 RANDOM_APPLY = KINDS["RandomApply"]
 RESIZE_KEEP_RATIO = KINDS["ResizeKeepRatio"]
+HALVING_CENTER_CROP = KINDS["halving CenterCrop"]
 # Operations that resize; a plan has at most one.
-RESIZES = (RESIZE, RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO)
-_WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"])
+RESIZES = (RESIZE, RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO, HALVING_CENTER_CROP)
+_WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"], HALVING_CENTER_CROP)
+# Operations whose results have the operation's own size.
+SETS_SIZE = (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP, HALVING_CENTER_CROP)
 # The augmentations that TrivialAugmentWide, RandAugment and AutoAugment choose from, by
 # fm_augmentation.
 AUGMENTATIONS = (
@@ -116,18 +120,20 @@ def leads_to_one_size(ops: Sequence[Op]) -> bool:
     for op in reversed(ops):
         if op.kind == RESIZE_KEEP_RATIO:
             return False
-        if op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
+        if op.kind in SETS_SIZE:
             return op.width > 0
     return False
 
 
 def filters_of(op: Op) -> str:
-    """The filter of an op that resizes, by name, or the two of which one is drawn."""
-    return " or ".join(FILTER_NAMES[one] for one in (op.filter, *second_filter_of(op)))
+    """The filter of an op that resizes, by name; or the two that it uses, or of which one is
+    drawn."""
+    joined = " after " if op.kind == HALVING_CENTER_CROP else " or "
+    return joined.join(FILTER_NAMES[one] for one in (op.filter, *second_filter_of(op)))
 
 
 def second_filter_of(op: Op) -> tuple[int, ...]:
-    """fm_filter that an op which resizes may draw in place of its first one; empty: none."""
+    """fm_filter that an op which resizes may use beside its first one; empty: none."""
     second = int(op.values[1]) if len(op.values) > 1 else 0
     return (second - 1,) if second else ()
 

@@ -30,12 +30,15 @@ from feedmill.planner.arguments import (
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import STEPS, Chance, PilCall
+from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
 from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.picking import Choice
 from feedmill.planner.plan import (
     CENTER_CROP,
+    FILTER_NAMES,
+    HALVING_CENTER_CROP,
     KINDS,
     MAX_SIZE_PX,
     PAD,
@@ -70,6 +73,8 @@ class Step:
     def draws_in_order(self) -> bool:
         """Of one of STEPS: whether it is known to the last bit what it draws."""
         one = self.transform
+        if type(one) is HalvingCrop:
+            return True
         if type(one) is PilCall:
             return one.draw is None or one.draw.formula is not None
         if type(one) is Choice:
@@ -84,6 +89,8 @@ class Step:
             return "a condition on a random number"
         if type(self.transform) is Choice:
             return "a choice by a random number"
+        if type(self.transform) is HalvingCrop:
+            return self.transform.function.__name__
         return type(self.transform).__name__
 
     def identity(self) -> list[Any]:
@@ -122,7 +129,7 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
 
 
 def call_ops(
-    call: PilCall | Chance | Choice, n_channels: int, depth: int = 0
+    call: PilCall | Chance | Choice | HalvingCrop, n_channels: int, depth: int = 0
 ) -> tuple[list[Op], Step]:
     """The ops of what the user's own function does with an image, and its step."""
     if isinstance(call, PilCall):
@@ -130,6 +137,13 @@ def call_ops(
             raise UnsupportedError("GaussianBlur of grayscale images is not supported natively")
         op = Op(KINDS[call.name], p=1.0, values=_values_of(call))
         return [op], Step(call, (op.kind,), "")
+    if isinstance(call, HalvingCrop):
+        if depth or n_channels != 3:
+            where = "within a condition on a random number" if depth else "of grayscale images"
+            raise UnsupportedError(f"{call.function.__name__}() {where} is not supported natively")
+        filters = FILTER_NAMES.index("bicubic"), FILTER_NAMES.index("box")
+        op = Op(HALVING_CENTER_CROP, call.size, call.size, filter=filters[0])
+        return [op._replace(values=(0.0, filters[1] + 1.0))], Step(call, (op.kind,), "")
     if depth == 8:
         raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
     if isinstance(call, Choice):

@@ -27,6 +27,7 @@ from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing
 from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
+from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import (
     AUGMENTATIONS,
@@ -50,6 +51,7 @@ from feedmill.planner.plan import (
     RESIZE,
     RESIZE_KEEP_RATIO,
     RESIZES,
+    SETS_SIZE,
     Op,
     Plan,
     UnsupportedError,
@@ -261,7 +263,7 @@ class _TransformReader:
             self.pixels.channels = int(ops[0].values[0])
         self.steps.append(step)
 
-    def _read_call(self, call: PilCall | Chance | Choice) -> None:
+    def _read_call(self, call: PilCall | Chance | Choice | HalvingCrop) -> None:
         if self.pixels.failed:
             return
         if self.pixels.ramp is not None:
@@ -468,7 +470,7 @@ class _TransformReader:
             if op.kind == PAD:
                 width += int(op.values[0] + op.values[2])
                 height += int(op.values[1] + op.values[3])
-            elif op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
+            elif op.kind in SETS_SIZE:
                 height, width = op.height, op.width
             if max(height, width) > MAX_SIZE_PX:
                 self.add_reason(

@@ -1,0 +1,97 @@
+"""Recognises calls of ``center_crop_arr()``, the central crop of ADM that DiT and SiT use: it
+halves the image several times before it resizes and crops it.
+
+The function's source must be this one; see ``fingerprints`` for what is ignored. Code that loops
+until an image is small enough is not evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from feedmill.planner import fingerprints
+from feedmill.planner.plan import MAX_SIZE_PX
+from feedmill.planner.untouched import is_original
+
+_SOURCE = """
+def center_crop_arr(pil_image, image_size):
+    while min(*pil_image.size) >= 2 * image_size:
+        pil_image = pil_image.resize(
+            tuple(x // 2 for x in pil_image.size), resample=Image.BOX
+        )
+
+    scale = image_size / min(*pil_image.size)
+    pil_image = pil_image.resize(
+        tuple(round(x * scale) for x in pil_image.size), resample=Image.BICUBIC
+    )
+
+    arr = np.array(pil_image)
+    crop_y = (arr.shape[0] - image_size) // 2
+    crop_x = (arr.shape[1] - image_size) // 2
+    return Image.fromarray(arr[crop_y: crop_y + image_size, crop_x: crop_x + image_size])
+"""
+_MEANINGS = {"Image": "PIL.Image", "np": "numpy"}
+_BUILTINS = {"min": min, "round": round, "tuple": tuple}
+_FILTERS = {"BOX": 4, "BICUBIC": 3}
+# The functions of Pillow that it calls, beside those that all transforms need.
+_METHODS = ("__array_interface__", "size")
+
+
+@dataclass(frozen=True)
+class HalvingCrop:
+    """A call of the user's function for an image, in the place of a transform.
+
+    Attributes:
+        size: of the result's sides.
+    """
+
+    function: FunctionType
+    size: int
+
+    def __call__(self, image: Any) -> Any:
+        return self.function(image, self.size)
+
+
+@functools.lru_cache(maxsize=1)
+def _hash() -> str:
+    return fingerprints.hash_of(ast.parse(_SOURCE).body[0])
+
+
+def halving_crop_of(function: FunctionType, size: Any) -> HalvingCrop | None:
+    """A call of the function with an image and a size; None: it is another function, or another
+    size than the native code takes. Runs none of its code."""
+    if type(size) is not int or not 1 <= size <= MAX_SIZE_PX:
+        return None
+    place = f"{function.__module__}:{function.__qualname__}"
+    if not fingerprints.is_known(function, place, {place: frozenset({_hash()})}, _MEANINGS):
+        return None
+    are_builtins = getattr(function, "__builtins__", None) is vars(builtins) and all(
+        vars(builtins).get(name) is value for name, value in _BUILTINS.items()
+    )
+    if not are_builtins or not _BUILTINS.keys().isdisjoint(function.__globals__):
+        return None
+    return HalvingCrop(function, size) if _are_libraries_original() else None
+
+
+def _are_libraries_original() -> bool:
+    from PIL import Image
+
+    properties = [vars(Image.Image).get(name) for name in _METHODS]
+    return (
+        type(np.array) is BuiltinFunctionType
+        and np.array.__module__ == "numpy"
+        and np.array.__name__ == "array"
+        and [vars(Image).get(name) for name in _FILTERS] == list(_FILTERS.values())
+        and is_original(Image.fromarray, "PIL.Image", "fromarray")
+        and all(
+            type(one) is property and is_original(one.fget, "PIL.Image", f"Image.{name}")
+            for name, one in zip(_METHODS, properties)
+        )
+    )
