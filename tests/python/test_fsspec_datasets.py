@@ -15,6 +15,7 @@ import pytest
 import torch
 from feedmill.cli import cli
 from feedmill.data import ImageList
+from feedmill.indexing.by_fsspec import root_of
 from feedmill.packing import objects
 from feedmill.packing.index import PackError
 from fsspec.implementations.local import LocalFileSystem
@@ -334,6 +335,48 @@ def test_secrets_are_not_shown(monkeypatch, tmp_path, capsys):
         one for one in texts if "secret1" in one or "secret2" in one]
 
 
+@pytest.mark.parametrize("name", [
+    "az://me:secret@host/x", "webdav://secret@host/x", "simplecache::https://secret@host/x",
+    "az://c/x?sig=secret", "webdav://host/x#t=secret",
+])
+def test_an_index_keeps_no_secret(name):
+    with pytest.raises(ValueError, match="would keep what may be a secret") as caught:
+        root_of(name)
+    assert "secret@" not in str(caught.value) and "=secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["abfs://c@account.dfs.core.windows.net/x", "sftp://me@host/x"])
+def test_containers_and_logins_are_no_secrets(name):
+    assert root_of(name) == name + "/"
+
+
+# ---- listings ------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(made, tmp_path, monkeypatch, capsys):
+    def ls(self, path, *arguments, **options):
+        if str(path).endswith("/deep"):
+            raise TimeoutError("no answer")
+        return LocalFileSystem.ls(self, path, *arguments, **options)
+
+    monkeypatch.setattr(OwnFiles, "ls", ls, raising=False)
+    assert cli.main(["index", f"ownfiles://{made}/in", "-o", str(tmp_path / "x")]) == 1
+    assert "TimeoutError" in capsys.readouterr().err
+
+
+def test_links_are_followed_as_in_folders(made, tmp_path, capsys):
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "1.jpg").symlink_to(made / "one.jpg")
+    (tmp_path / "in" / "b").symlink_to(made / "in" / "c0")
+    (tmp_path / "in" / "gone").symlink_to(tmp_path / "nowhere")
+    dataset = index_of(f"ownfiles://{tmp_path}", tmp_path)
+    folder = ImageFolder(str(tmp_path / "in"), FIXED)
+    assert dataset.classes == folder.classes == ["a", "b"] and list(dataset.targets) == folder.targets
+    (tmp_path / "in" / "a" / "more").symlink_to(made / "in" / "c1")
+    assert cli.main(["index", f"ownfiles://{tmp_path}/in", "-o", str(tmp_path / "x")]) == 1
+    assert "'more' is a link to a folder" in capsys.readouterr().err
+
+
 # ---- names ---------------------------------------------------------------------------------------
 
 
@@ -343,6 +386,8 @@ def test_names_in_folders():
         ("simplecache::memory://a/", "simplecache::memory://a/x.tar"),
         ("zip://::file:///a.zip", "zip://x.tar::file:///a.zip"),
         ("zip://p::file:///a.zip", "zip://p/x.tar::file:///a.zip"),
+        ("simplecache::https://h/p?sig=a/b", "simplecache::https://h/p/x.tar?sig=a/b"),
+        ("abfs://c@acc/p/?sas=x", "abfs://c@acc/p/x.tar?sas=x"),
     ]:
         assert objects.name_in(folder, "x.tar") == name
         assert objects.name_in(objects.folder_of(name), "x.tar") == name

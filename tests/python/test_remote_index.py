@@ -453,6 +453,24 @@ def test_large_folders_of_a_server_that_ignores_ranges(monkeypatch):
     assert sum(counts) == 1000
 
 
+def test_a_folder_whose_first_pages_are_empty(monkeypatch):
+    """A server may answer with pages of no objects, as where many were deleted."""
+    store(monkeypatch, {f"a/{i:04}" for i in range(30)}, 10)
+    answer = listing.fetch
+
+    def fetch(name):
+        token = parse_qs(urlsplit(name).query).get("continuation-token", [""])[0]
+        if "prefix=a" in name and token in map(str, range(12)):
+            return page([], [], str(int(token) + 1))
+        if "prefix=a" in name and not token and "start-after" not in name:
+            return page([], [], "0")
+        return answer(name.replace("continuation-token=12", "x=1"))
+
+    monkeypatch.setattr(listing, "fetch", fetch)
+    found = dict(list_all(place_of("s3://b"), lambda n: None))
+    assert {name: len(entries) for name, entries in found.items()} == {"a": 30, "": 0}
+
+
 # ---- versions ------------------------------------------------------------------------------------
 
 

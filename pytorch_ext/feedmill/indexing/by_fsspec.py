@@ -13,6 +13,10 @@ from feedmill.remote.names import in_chain, shown
 
 # Folders that are listed at a time.
 _THREADS = 16
+# In these, what stands before an "@" is a container or a login, and no token.
+_WITH_USERS = (
+    "abfs", "abfss", "adl", "az", "wasb", "wasbs", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs",
+)
 
 
 def root_of(source: str) -> str:
@@ -27,12 +31,13 @@ def root_of(source: str) -> str:
             f"{shown(source)}: the folder must be the last link of a chain to be indexed, such as "
             "simplecache::az://container/images"
         )
-    _, _, place = in_chain(source)[1].partition("://")
-    # abfs:// names have a container before an "@", which is no secret.
-    if "?" in place or ":" in place.partition("/")[0].rpartition("@")[0]:
+    scheme, _, place = in_chain(source)[1].partition("://")
+    user = place.partition("/")[0].rpartition("@")[0]
+    has_secret = ":" in user or (user and scheme.lower() not in _WITH_USERS)
+    if has_secret or "?" in place or "#" in place:
         raise ValueError(
-            f"{shown(source)}: a name with a password or query can't be indexed, as an index would "
-            "keep what may be a secret: use fsspec's configuration"
+            f"{shown(source)}: a name with a user, password, query or fragment can't be indexed, "
+            "as an index would keep what may be a secret: use fsspec's configuration"
         )
     return source if source.endswith("/") else source + "/"
 
@@ -57,7 +62,8 @@ def list_store(root: str, update: Callable[[int], Any]) -> Iterator[tuple[str, l
 
     def work(folder: str, stopped: threading.Event) -> tuple[str, list[Entry]]:
         found = by_fsspec.list_folder(root + folder + "/", is_deep=True)
-        return folder, [Entry(f"{folder}/{one.key}", one.n_bytes) for one in found]
+        objects = [one for one in found if not one.is_folder]
+        return folder, [Entry(f"{folder}/{one.key}", one.n_bytes) for one in objects]
 
     folders = [one.key for one in top if one.is_folder]
     for folder, entries in parallel(work, folders, lambda: None, _THREADS):

@@ -98,7 +98,7 @@ def list_all(place: Place, update: Callable[[int], Any]) -> Iterator[tuple[str, 
             counts.put(len(page.entries))
             n_pages += 1
             is_large = n_pages >= _LARGE_PAGES and is_ordered and n_left <= _THREADS // 2
-            if is_large and page.token:
+            if is_large and page.token and found:
                 return folder, found, False
         return folder, found, True
 

@@ -28,8 +28,9 @@ def name_in(folder: str, file: str) -> str:
         return f"{folder.rstrip('/')}/{file}"
     if not is_name(folder):
         begin, link, end = in_chain(folder)
-        slash = "" if link.endswith("/") else "/"
-        return f"{begin}{link}{slash}{file}{end}"
+        path, mark, query = link.partition("?")
+        slash = "" if path.endswith("/") else "/"
+        return f"{begin}{path}{slash}{file}{mark}{query}{end}"
     path, mark, query = folder.partition("#")[0].partition("?")
     return f"{path.rstrip('/')}/{quote(file, errors='surrogateescape')}{mark}{query}"
 
@@ -40,7 +41,8 @@ def folder_of(name: str) -> str:
         return name.rpartition("/")[0]
     if not is_name(name):
         begin, link, end = in_chain(name)
-        return f"{begin}{link[: link.rindex('/') + 1]}{end}"
+        path, mark, query = link.partition("?")
+        return f"{begin}{path[: path.rindex('/') + 1]}{mark}{query}{end}"
     path, mark, query = name.partition("#")[0].partition("?")
     return f"{path.rpartition('/')[0]}{mark}{query}"
 

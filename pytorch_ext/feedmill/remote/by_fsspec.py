@@ -130,8 +130,12 @@ def list_folder(name: str, is_deep: bool) -> list[Listed]:
         key, size = path[len(base) :].rstrip("/"), info.get("size")
         if "::" in key:
             raise ValueError(f"{shown(name)}: fsspec can't read the name {key!r}, as it has '::'")
-        if key and kind in ("file", "directory"):
-            found.append(Listed(key, size if isinstance(size, int) else -1, kind == "directory"))
+        if is_deep and kind == "link to a directory":
+            raise ValueError(
+                f"{shown(name)}: {key!r} is a link to a folder; only those at the top are followed"
+            )
+        if key and kind is not None:
+            found.append(Listed(key, size if isinstance(size, int) else -1, kind != "file"))
     return found
 
 
@@ -198,14 +202,54 @@ def _info(name: str) -> dict[str, Any]:
 
 
 def _list(name: str, is_deep: bool) -> tuple[str, list[dict[str, Any]]]:
-    """The begin of the paths in a folder, and what fsspec says about each."""
+    """The begin of the paths in a folder, and what fsspec says about each, where the type is "file",
+    "directory", "link to a directory" or None."""
     from fsspec.core import url_to_fs
 
     filesystem, path = url_to_fs(name)
     base = path.rstrip("/") + "/" if path else ""
-    if is_deep:
-        return base, list(filesystem.find(path, detail=True).values())
-    return base, list(filesystem.ls(path, detail=True))
+    if not is_deep:
+        infos = filesystem.ls(path, detail=True)
+    elif _finds_by_itself(filesystem):
+        infos = filesystem.find(path, detail=True).values()
+    else:
+        infos = _walk(filesystem, path)
+    return base, [{**info, "type": _type_of(filesystem, info)} for info in infos]
+
+
+def _walk(filesystem: Any, path: str) -> list[dict[str, Any]]:
+    """All below a folder but folders. fsspec's find() leaves out folders that it fails to list."""
+    found, folders = [], [path]
+    while folders:
+        folder = folders.pop()
+        for info in filesystem.ls(folder, detail=True):
+            inside = info["name"].rstrip("/")
+            if info.get("type") != "directory":
+                found.append(info)
+            elif inside != folder.rstrip("/"):  # some stores list a folder in itself
+                folders.append(inside)
+    return found
+
+
+def _finds_by_itself(filesystem: Any) -> bool:
+    """Whether it lists what is below a folder in its own way, rather than folder by folder."""
+    from fsspec import AbstractFileSystem
+    from fsspec.asyn import AsyncFileSystem
+
+    kind = type(filesystem)
+    if isinstance(filesystem, AsyncFileSystem):
+        return kind._find is not AsyncFileSystem._find
+    return kind.find is not AbstractFileSystem.find
+
+
+def _type_of(filesystem: Any, info: dict[str, Any]) -> str | None:
+    """Links, which some file systems list with types of their own, have that of their target."""
+    kind, path = info.get("type"), info["name"]
+    if kind in ("file", "directory"):
+        return str(kind)
+    if filesystem.isdir(path):
+        return "link to a directory"
+    return "file" if filesystem.isfile(path) else None
 
 
 def _described(name: str, error: Exception) -> str:
