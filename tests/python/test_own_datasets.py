@@ -4,6 +4,7 @@ torch's path."""
 import copy
 import functools
 import linecache
+import operator
 import os
 import pathlib
 import random
@@ -16,6 +17,7 @@ import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.datasets import _DatasetReader
 from feedmill.planner.image_calls import Convert
+from feedmill.planner.looked_up import is_plain
 from feedmill.planner.own_datasets import read_own
 from feedmill.planner.samples import PAIR, arranged
 from helpers import compose, equal_batches, native_loader
@@ -1032,6 +1034,38 @@ class Constants(Files):
 
     def __getitem__(self, idx):
         return self.transform(Image.open(self.paths[idx]).convert("RGB")), self.domain
+
+
+class Cut(Files):
+    n, upper = -8, False
+
+    def __getitem__(self, index):
+        image = Image.open(self.paths[index]).convert("RGB")
+        name = self.paths[index].upper() if self.upper else self.paths[index].lower()
+        return self.transform(image), name[-1000:self.n], -1.5
+
+
+def test_what_determines_the_samples(small_images):
+    """Nothing else than the same objects in the same roles gives the same samples."""
+    dataset = Cut(ImageFolder(str(small_images)), compose(*HEAD))
+    before = read_own(dataset).determined_by
+    assert all(map(operator.is_, before, read_own(dataset).determined_by))
+    for name, value in [("upper", True), ("n", -7), ("paths", list(dataset.paths))]:
+        dataset.__dict__[name], old = value, getattr(dataset, name)
+        assert not all(map(operator.is_, before, read_own(dataset).determined_by)), name
+        setattr(dataset, name, old)
+    assert all(map(operator.is_, before, read_own(dataset).determined_by))
+
+
+def test_elements_with_code_of_their_own():
+    class Own:
+        pass
+
+    objects, record = np.array([Own()]), np.zeros(1, [("a", object)])[0]
+    for container in ([objects], [(1, objects)], {1: objects}, [record], [[[1]]], [(1, Own())], objects):
+        assert not is_plain(container)
+    for container in ([np.zeros(2)], [(1, np.ones(1), "a")], {1: np.int64(1)}, [[1, 2.0]], range(3)):
+        assert is_plain(container)
 
 
 def test_constants_that_change_between_epochs(small_images):

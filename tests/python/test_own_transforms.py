@@ -521,6 +521,20 @@ def test_these_are_left_to_torch(small_images, make):
     assert inside.startswith("torch's own path, because\n")
 
 
+def test_a_function_is_not_a_class_that_was_replaced(small_images, monkeypatch):
+    class ToTensor(T.ToTensor):
+        def __init__(self):
+            LOG.append("made")
+
+        def __call__(self, image):
+            return super().__call__(image) * 2
+
+    monkeypatch.setattr(T.transforms, "ToTensor", ToTensor)
+    LOG.clear()
+    text = explain(small_images, compose(T.Resize(SIZE), T.functional.to_tensor))
+    assert text.startswith("torch's own path, because\n") and not LOG
+
+
 def test_the_reason_names_the_line(small_images):
     text = explain(small_images, Adds(*HEAD))
     line = Adds.__call__.__code__.co_firstlineno + 1

@@ -444,7 +444,7 @@ def test_bad_usage_and_wrong_folders(folder, packed, tmp_path, capsys):
         ((tmp_path / "empty", tmp_path / "x"), "neither a folder for each class"),
         ((tmp_path / "hollow", tmp_path / "x"), "the class has no images"),
         ((tmp_path / "none.tar", tmp_path / "x"), "No such file"),
-        (("ftp://host/a.tar", tmp_path / "x"), "only local paths, s3://"),
+        (("feedmilltest://host/a.tar", tmp_path / "x"), "does not know feedmilltest://"),
     ):
         assert run(*words) == 1 and text in capsys.readouterr().err
     assert (other / "shard-000000.tar").read_bytes() == b"somebody's"

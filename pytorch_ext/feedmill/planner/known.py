@@ -161,9 +161,13 @@ def _calls_of(transform: Any, state_of: StateOf) -> Sequence[Any]:
 def _object_for(function: FunctionType) -> Any:
     """The transform whose call does nothing but call this function of torchvision; None: another
     function. check_functions() finds out whether it was replaced."""
-    for name, kind in _CALLED_BY.items():
-        if function is getattr(sys.modules.get(FUNCTIONAL), name, None):
-            return getattr(sys.modules[V1], kind)()
+    for name, called_by in _CALLED_BY.items():
+        if function is not getattr(sys.modules.get(FUNCTIONAL), name, None):
+            continue
+        kind = vars(sys.modules[V1]).get(called_by)
+        # Another class may stand there.
+        if type(kind) is type and (kind.__module__, kind.__qualname__) == (V1, called_by):
+            return kind()
     return None
 
 

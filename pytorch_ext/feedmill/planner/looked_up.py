@@ -8,7 +8,7 @@ import itertools
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Value:
         sources: the Values of which it is made.
         container: that is looked up for it, or a constant; None: none.
         kind: TEXT, TEXTS or MATCH; None: not known.
+        how: it is made of the sources.
         is_constant: it is the container, whatever the index.
         n_steps: in which it is made.
     """
@@ -59,11 +60,13 @@ class Value:
         sources: Sequence[Value] = (),
         container: Any = None,
         kind: str | None = None,
+        how: str = "",
     ) -> None:
         self.of = of
         self.sources = sources
         self.container = container
         self.kind = kind
+        self.how = how
         self.is_constant = False
         self.n_steps: int = 1 + sum(one.n_steps for one in sources)
 
@@ -72,10 +75,26 @@ class Value:
         return [self, *(one for source in self.sources for one in source.all())]
 
 
+    def text(self) -> str:
+        """How it is made of containers and constants: two values with the same text and the same
+        containers, in order, are equal."""
+        return f"{self.how}({', '.join(one.text() for one in self.sources)})"
+
+
 def constant(value: Any) -> Value:
-    made = Value(lambda index, sample: value, (), value, TEXT if type(value) is str else None)
+    kind = TEXT if type(value) is str else None
+    made = Value(lambda index, sample: value, (), the_object(value), kind, repr(value))
     made.is_constant = True
     return made
+
+
+# By type and repr().
+_OBJECTS: dict[tuple[type, str], Any] = {}
+
+
+def the_object(value: Any) -> Any:
+    """The same object for equal constants, as what determines a dataset is compared by identity."""
+    return _OBJECTS.setdefault((type(value), repr(value)), value)
 
 
 def unpacked(value: Value, number: int, n: int) -> Callable[[Any, Any], Any]:
@@ -118,11 +137,21 @@ def is_plain(container: Any) -> bool:
     if kind not in (*_ROWS, dict):
         return True
     elements = container.values() if kind is dict else container
-    kinds = set(map(type, elements))
-    if not kinds.isdisjoint(_ROWS):
-        rows = (one for one in elements if type(one) in _ROWS)
-        kinds = (kinds - set(_ROWS)) | set(map(type, itertools.chain.from_iterable(rows)))
-    return all(one in _PLAIN or one.__module__ == "numpy" for one in kinds)
+    if not _are_plain(set(map(type, elements)) - set(_ROWS), elements):
+        return False
+    rows = [one for one in elements if type(one) in _ROWS]
+    return _are_plain(set(map(type, itertools.chain.from_iterable(rows))), *rows)
+
+
+def _are_plain(kinds: set[type], *containers: Iterable[Any]) -> bool:
+    """Whether the elements, of these types, of some containers are plain values."""
+    if not all(one in _PLAIN or one.__module__ == "numpy" for one in kinds):
+        return False
+    arrays = {one for one in kinds if issubclass(one, (np.ndarray, np.void))}
+    if not arrays:
+        return True
+    elements = itertools.chain.from_iterable(containers)
+    return not any(type(one) in arrays and one.dtype.hasobject for one in elements)
 
 
 # ---- calls: (function, kind of its result); None: another call -----------------------------------
@@ -157,7 +186,7 @@ def sum_of(one: Any, other: Any) -> Value | None:
     left, right = values
     return Value(
         lambda index, sample: _joined(left.of(index, sample), right.of(index, sample)),
-        values, None, TEXT,
+        values, None, TEXT, "+",
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -39,6 +40,7 @@ from feedmill.planner.looked_up import (
     kind_of_item,
     method_of,
     sum_of,
+    the_object,
     unpacked,
 )
 from feedmill.planner.plan import UnsupportedError
@@ -130,6 +132,8 @@ class OwnDataset:
         self.determined_by = tuple(one for one in containers if one is not None)
         if self.table is not None:
             self.determined_by += self.table.determined_by
+        made = [None if one is None else one.text() for one in used]
+        self.determined_by += (the_object(f"{self.arrangement!r}: {made}"),)
 
     def some_paths(self, probed: Callable[[int], slice]) -> list[str]:
         """The paths of some of the files, as far as they can be looked up.
@@ -239,7 +243,38 @@ def read_own(dataset: Any) -> OwnDataset:
     if type(method) is not FunctionType:
         raise NotUnderstood("its __getitem__ has no source in Python")
     evaluator = _OwnEvaluator(method)
-    return OwnDataset(dataset, evaluator, evaluator.sample(dataset))
+    found = OwnDataset(dataset, evaluator, evaluator.sample(dataset))
+    if evaluator.follows_functions:
+        _check_copies(dataset, method, evaluator)
+    return found
+
+
+def _check_copies(dataset: Any, method: FunctionType, evaluator: _OwnEvaluator) -> None:
+    """Checks that a copy of the dataset with other transforms, or another inner dataset, uses these.
+    A function may still reach the first ones, as a bound method does that is an attribute."""
+    others = {id(one): object() for one in evaluator.calls if type(one) is not Convert}
+    try:
+        if evaluator.inner is not None:
+            others[id(evaluator.inner)] = _same_attributes(evaluator.inner, {})
+        again = _OwnEvaluator(method)
+        again.sample(_same_attributes(dataset, others))
+    except TypeError as error:  # objects that can't be made without their own __new__
+        raise NotUnderstood(f"it can't be copied: {error}") from None
+    calls, calls_of_copy = (
+        [one for one in each.calls if type(one) is not Convert] for each in (evaluator, again)
+    )
+    expected = [others.get(id(one)) for one in (*calls, evaluator.inner)]
+    found = [*calls_of_copy, again.inner]
+    if len(found) != len(expected) or not all(map(operator.is_, found, expected)):
+        raise NotUnderstood("a function that it calls reaches the dataset by another way than self")
+
+
+def _same_attributes(instance: Any, others: dict[int, Any]) -> Any:
+    """An object of the same class with the same attributes, of which some are replaced."""
+    copied = object.__new__(type(instance))
+    own = attributes_of(instance).items()
+    vars(copied).update((name, others.get(id(value), value)) for name, value in own)
+    return copied
 
 
 class _OwnEvaluator(Evaluator):
@@ -248,6 +283,7 @@ class _OwnEvaluator(Evaluator):
     Attributes:
         inner, inner_index, load, table, calls, takes_pil: as OwnDataset's.
         path: of the file that is opened; None: none.
+        follows_functions: it calls functions or methods of the user's.
         values: all that were made.
     """
 
@@ -259,10 +295,21 @@ class _OwnEvaluator(Evaluator):
         self.table: ImageTable | None = None
         self.path: Value | None = None
         self.takes_pil = False
+        self.follows_functions = False
         self.values: list[Value] = []
         self._n_opened = 0  # files, by Image.open()
         self._plain: set[int] = set()  # ids of the containers that were checked
-        self._index = Value(lambda index, _: index)
+        self._index = Value(lambda index, _: index, how="index")
+
+    def _bind(self, values: Sequence[Any]) -> None:
+        super()._bind(values)
+        several = self._definition.node.args.vararg
+        if several is not None:  # no list of the user's, as it may hold Values
+            self._names[several.arg] = _Sample(self._names[several.arg])
+
+    def _within(self, function: FunctionType, arguments: Sequence[Any]) -> Any:
+        self.follows_functions = True
+        return super()._within(function, arguments)
 
     @property
     def calls(self) -> list[Any]:
@@ -358,7 +405,7 @@ class _OwnEvaluator(Evaluator):
             # What else a sample of an inner dataset holds may count from the end in its own way.
             if at >= 0 or kind is not None or owner.container is not None:
                 sources = [owner, constant(at)]
-                return self._made(lambda *which: owner.of(*which)[at], sources, None, kind)
+                return self._made(lambda *which: owner.of(*which)[at], sources, None, kind, "[]")
         if type(at) is Value:
             if type(owner) is dict and at is self._index:
                 # The native loader needs ints as indices.
@@ -368,7 +415,7 @@ class _OwnEvaluator(Evaluator):
                     raise self._error(node, "the keys of its dict are no numbers or strings")
                 kind = kind_of_elements(owner)
                 return self._made(
-                    lambda index, sample: owner[at.of(index, sample)], [at], owner, kind
+                    lambda index, sample: owner[at.of(index, sample)], [at], owner, kind, "lookup"
                 )
             if huggingface.is_dataset(type(owner)):
                 return self._row(node, owner, at)
@@ -389,7 +436,7 @@ class _OwnEvaluator(Evaluator):
         part = slice(*bounds)
         return self._made(
             lambda index, sample: owner.of(index, sample)[part],
-            [owner, *map(constant, bounds)], None, owner.kind,
+            [owner, *map(constant, bounds)], None, owner.kind, "[:]",
         )
 
     def _inner_sample(self, node: ast.AST, dataset: Any, at: Value) -> _Sample:
@@ -402,7 +449,7 @@ class _OwnEvaluator(Evaluator):
             has_transform = True
         self.takes_pil = not has_transform
         self._state = ImageState(True, "RGB") if self.takes_pil else None
-        return _Sample([ImageValue(0), Value(lambda _, sample: sample[1])])
+        return _Sample([ImageValue(0), Value(lambda _, sample: sample[1], how="target")])
 
     def _row(self, node: ast.AST, dataset: Any, at: Value) -> _Row:
         """``dataset[index]`` for a Dataset of Hugging Face."""
@@ -422,7 +469,9 @@ class _OwnEvaluator(Evaluator):
             raise self._error(node, f"it reads {name!r}, which is no column")
         source, rows, data = table.source, table.row, table.dataset._data
         if name == table.image:
-            path = self._made(lambda index, sample: source(rows(at.of(index, sample))), [at], data)
+            path = self._made(
+                lambda index, sample: source(rows(at.of(index, sample))), [at], data, None, name
+            )
             if table.mode is None:
                 return _Opened(path, table.load)
             return self._loaded(node, path, table.load)
@@ -430,7 +479,9 @@ class _OwnEvaluator(Evaluator):
             value = table.column(name)
         except UnsupportedError as error:
             raise self._error(node, str(error)) from None
-        return self._made(lambda index, sample: value(rows(at.of(index, sample))), [at], data)
+        return self._made(
+            lambda index, sample: value(rows(at.of(index, sample))), [at], data, None, name
+        )
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Subscript):
@@ -445,7 +496,10 @@ class _OwnEvaluator(Evaluator):
                 parts = list(value)
             elif type(value) is Value:
                 parts = [
-                    self._made(unpacked(value, number, n), [value], None, kind_of_item(value))
+                    self._made(
+                        unpacked(value, number, n), [value], None, kind_of_item(value),
+                        f"{number} of {n}",
+                    )
                     for number in range(n)
                 ]
             else:
@@ -541,13 +595,13 @@ class _OwnEvaluator(Evaluator):
         function, kind = call
         return self._made(
             lambda index, sample: function(*(one.of(index, sample) for one in values)),
-            values, None, kind,
+            values, None, kind, function.__qualname__,
         )
 
     def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
         if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):
             if (made := sum_of(one, other)) is not None:
-                return self._made(made.of, made.sources, None, made.kind)
+                return self._made(made.of, made.sources, None, made.kind, made.how)
         return super()._computed_of(node, one, other)
 
     def _made(
@@ -556,6 +610,7 @@ class _OwnEvaluator(Evaluator):
         sources: Sequence[Value],
         container: Any = None,
         kind: str | None = None,
+        how: str = "",
     ) -> Value:
         for source in sources:
             if source.container is None or id(source.container) in self._plain:
@@ -567,7 +622,7 @@ class _OwnEvaluator(Evaluator):
                     "it uses elements of a list or an array that are objects of other classes than "
                     "Python's own",
                 )
-        value = Value(of, sources, container, kind)
+        value = Value(of, sources, container, kind, how)
         if value.n_steps > _MOST_STEPS:
             raise self._error(self._definition.node, "what it looks up takes too many steps")
         self.values.append(value)

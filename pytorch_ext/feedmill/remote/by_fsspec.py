@@ -127,7 +127,7 @@ def list_folder(name: str, is_deep: bool) -> list[Listed]:
         path, kind = str(info["name"]), info.get("type")
         if not path.startswith(base):
             raise ValueError(f"{shown(name)!r} is not a folder, or is listed with other names")
-        key, size = path[len(base) :].rstrip("/"), info.get("size")
+        key, size = path[len(base) :].strip("/"), info.get("size")
         if "::" in key:
             raise ValueError(f"{shown(name)}: fsspec can't read the name {key!r}, as it has '::'")
         if is_deep and kind == "link to a directory":
