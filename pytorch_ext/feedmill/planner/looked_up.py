@@ -49,7 +49,7 @@ class Value:
         sources: the Values of which it is made.
         container: that is looked up for it, or a constant; None: none.
         kind: TEXT, TEXTS or MATCH; None: not known.
-        how: it is made of the sources.
+        how: what is done with the sources, for text().
         is_constant: it is the container, whatever the index.
         n_steps: in which it is made.
     """
@@ -73,7 +73,6 @@ class Value:
     def all(self) -> list[Value]:
         """This value, and all of which it is made."""
         return [self, *(one for source in self.sources for one in source.all())]
-
 
     def text(self) -> str:
         """How it is made of containers and constants: two values with the same text and the same
