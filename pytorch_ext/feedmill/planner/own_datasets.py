@@ -250,7 +250,7 @@ def read_own(dataset: Any) -> OwnDataset:
 
 
 def _check_copies(dataset: Any, method: FunctionType, evaluator: _OwnEvaluator) -> None:
-    """Checks that a copy of the dataset with other transforms, or another inner dataset, uses these.
+    """Checks that a copy of the dataset with other transforms, or another inner dataset, uses them.
     A function may still reach the first ones, as a bound method does that is an attribute."""
     others = {id(one): object() for one in evaluator.calls if type(one) is not Convert}
     try:

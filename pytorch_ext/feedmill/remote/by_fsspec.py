@@ -202,8 +202,8 @@ def _info(name: str) -> dict[str, Any]:
 
 
 def _list(name: str, is_deep: bool) -> tuple[str, list[dict[str, Any]]]:
-    """The begin of the paths in a folder, and what fsspec says about each, where the type is "file",
-    "directory", "link to a directory" or None."""
+    """The begin of the paths in a folder, and what fsspec says about each, where the type is
+    "file", "directory", "link to a directory" or None."""
     from fsspec.core import url_to_fs
 
     filesystem, path = url_to_fs(name)
