@@ -38,8 +38,7 @@ void fm_text_add_n(fm_text *text, const char *chars, size_t n) {
 
 void fm_text_add(fm_text *text, const char *chars) { fm_text_add_n(text, chars, strlen(chars)); }
 
-/* Writes to the space that is left, and a second time only if that is too short: formatting costs
- * more than anything else in making a request. */
+/* Writes to the space that is left, and a second time only if that is too short. */
 void fm_text_format(fm_text *text, const char *format, ...) {
     if (!reserve(text, 0)) return;
     const size_t left_bytes = text->capacity - text->n;

@@ -40,8 +40,8 @@ def center_crop_arr(pil_image, image_size):
 _MEANINGS = {"Image": "PIL.Image", "np": "numpy"}
 _BUILTINS = {"min": min, "round": round, "tuple": tuple}
 _FILTERS = {"BOX": 4, "BICUBIC": 3}
-# The functions of Pillow that it calls, beside those that all transforms need.
-_METHODS = ("__array_interface__", "size")
+# The properties of Pillow images that it reads.
+_PROPERTIES = ("__array_interface__", "size")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def halving_crop_of(function: FunctionType, size: Any) -> HalvingCrop | None:
 def _are_libraries_original() -> bool:
     from PIL import Image
 
-    properties = [vars(Image.Image).get(name) for name in _METHODS]
+    properties = [vars(Image.Image).get(name) for name in _PROPERTIES]
     return (
         type(np.array) is BuiltinFunctionType
         and np.array.__module__ == "numpy"
@@ -92,6 +92,6 @@ def _are_libraries_original() -> bool:
         and is_original(Image.fromarray, "PIL.Image", "fromarray")
         and all(
             type(one) is property and is_original(one.fget, "PIL.Image", f"Image.{name}")
-            for name, one in zip(_METHODS, properties)
+            for name, one in zip(_PROPERTIES, properties)
         )
     )

@@ -194,17 +194,12 @@ class OwnDataset:
         return copied
 
     def _copy(self, transform: Any, inner: Any) -> Any:
-        copied = object.__new__(type(self._dataset))
         transforms = [one for one in self.calls if type(one) is not Convert]
-        for name, value in attributes_of(self._dataset).items():
-            if any(value is one for one in transforms[1:]):
-                value = _same
-            if transforms and value is transforms[0]:
-                value = transform
-            if self.inner is not None and value is self.inner:
-                value = inner
-            vars(copied)[name] = value
-        return copied
+        others = dict.fromkeys(map(id, transforms[1:]), _same)
+        others.update((id(one), transform) for one in transforms[:1])
+        if self.inner is not None:
+            others[id(self.inner)] = inner
+        return _with_others(self._dataset, others)
 
 
 def _parts_of(result: Any) -> list[Any]:
@@ -255,9 +250,9 @@ def _check_copies(dataset: Any, method: FunctionType, evaluator: _OwnEvaluator) 
     others = {id(one): object() for one in evaluator.calls if type(one) is not Convert}
     try:
         if evaluator.inner is not None:
-            others[id(evaluator.inner)] = _same_attributes(evaluator.inner, {})
+            others[id(evaluator.inner)] = _with_others(evaluator.inner, {})
         again = _OwnEvaluator(method)
-        again.sample(_same_attributes(dataset, others))
+        again.sample(_with_others(dataset, others))
     except TypeError as error:  # objects that can't be made without their own __new__
         raise NotUnderstood(f"it can't be copied: {error}") from None
     calls, calls_of_copy = (
@@ -266,11 +261,15 @@ def _check_copies(dataset: Any, method: FunctionType, evaluator: _OwnEvaluator) 
     expected = [others.get(id(one)) for one in (*calls, evaluator.inner)]
     found = [*calls_of_copy, again.inner]
     if len(found) != len(expected) or not all(map(operator.is_, found, expected)):
-        raise NotUnderstood("a function that it calls reaches the dataset by another way than self")
+        raise NotUnderstood("a function that it calls does not get the dataset as an argument")
 
 
-def _same_attributes(instance: Any, others: dict[int, Any]) -> Any:
-    """An object of the same class with the same attributes, of which some are replaced."""
+def _with_others(instance: Any, others: dict[int, Any]) -> Any:
+    """A copy of an object with other attributes in the place of some.
+
+    Args:
+        others: by the id() of the present value.
+    """
     copied = object.__new__(type(instance))
     own = attributes_of(instance).items()
     vars(copied).update((name, others.get(id(value), value)) for name, value in own)
