@@ -255,6 +255,29 @@ static void images_without_a_form_are_left_to_pillow(void **state) {
     assert_unsupported((fm_op[]){random_crop(3, 4, 3, 3)}, 1, 1, 1, "without pixels");
 }
 
+/* Sizes and boxes of ADM's center_crop_arr(): round() to even, and floor division. */
+static void halving_crops_as_adms(void **state) {
+    (void)state;
+    /* width, height, size -> resized width, height, left, top */
+    static const int32_t cases[][7] = {
+        {500, 375, 64, 86, 64, 11, 0}, {6, 4, 3, 4, 3, 0, 0},        {10, 4, 3, 8, 3, 2, 0},
+        {4, 10, 3, 3, 8, 0, 2},        {128, 127, 64, 65, 64, 0, 0}, {128, 129, 64, 64, 64, 0, 0},
+        {1, 1, 9, 9, 9, 0, 0},         {1000, 3, 1, 500, 1, 249, 0}, {300, 299, 32, 32, 32, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int32_t *const c = cases[i];
+        const fm_op op = {.kind = FM_OP_HALVING_CENTER_CROP, .height = c[2], .width = c[2]};
+        fm_draw draw;
+        assert_int_equal(fm_geometry_draw(&op, 1, &key, c[0], c[1], &draw, NULL), FM_OK);
+        assert_int_equal(draw.n_values, 2);
+        assert_int_equal((int32_t)draw.values[0], c[3]);
+        assert_int_equal((int32_t)draw.values[1], c[4]);
+        assert_int_equal(draw.left, c[5]);
+        assert_int_equal(draw.top, c[6]);
+        assert_true(draw.width == c[2] && draw.height == c[2]);
+    }
+}
+
 static void impossible_images_are_refused(void **state) {
     (void)state;
     fm_geometry geometry;
@@ -277,6 +300,7 @@ int main(void) {
         cmocka_unit_test(timms_crops_may_be_empty),
         cmocka_unit_test(resize_keep_ratio_weighs_the_edges),
         cmocka_unit_test(center_crop_rounds_halves_to_even),
+        cmocka_unit_test(halving_crops_as_adms),
         cmocka_unit_test(padding_is_a_window_over_the_edge),
         cmocka_unit_test(flips_before_a_resize_mirror_the_source),
         cmocka_unit_test(random_crops_stay_inside_and_are_pure),

@@ -132,6 +132,9 @@ static void values_out_of_range_are_named(void **state) {
     keep[0].values[0] = 1;
     keep[0].values[6] = 0.5;
     assert_ops_refused(keep, 2, "op 0 (ResizeKeepRatio): values[7] is 0", "numbers from");
+    op = center;
+    op.kind = FM_OP_HALVING_CENTER_CROP;
+    assert_ops_refused(&op, 1, "op 0 (halving CenterCrop): the result has 9 x 7 pixels", "square");
     static const double bad_p[] = {-0.1, 1.1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
         op = flip;
