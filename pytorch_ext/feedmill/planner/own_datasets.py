@@ -9,86 +9,24 @@ functions and methods, those of ``looked_up``, make of it. Nothing else of the u
 
 from __future__ import annotations
 
-import ast
 import copy
 import operator
-from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset
 
-from feedmill.planner import huggingface
-from feedmill.planner.arrow_datasets import ImageTable, table_of
-from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
-from feedmill.planner.evaluating import Evaluator, is_own
-from feedmill.planner.folders import original_loaders
-from feedmill.planner.image_calls import Convert, ImageState, ImageValue
+from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
+from feedmill.planner.evaluating import is_own
+from feedmill.planner.image_calls import Convert, ImageValue
+from feedmill.planner.item_evaluating import DictSample, ItemEvaluator, Sample, parts_of
 from feedmill.planner.items import check_classes
-from feedmill.planner.looked_up import (
-    CONSTANTS,
-    TEXT,
-    TEXTS,
-    Value,
-    constant,
-    function_of,
-    has_plain_keys,
-    is_plain,
-    kind_of_elements,
-    kind_of_item,
-    method_of,
-    sum_of,
-    the_object,
-    unpacked,
-)
-from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.looked_up import Value, the_object
 from feedmill.planner.samples import IMAGE, PAIR, Fields
 
 _SIZED = (list, tuple, np.ndarray)
-_CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
-_TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
-# A value that is made in more steps is not understood.
-_MOST_STEPS = 64
-
-
-class _Sample(list[Any]):
-    """The values of a tuple that ``__getitem__`` makes."""
-
-
-class _Fields(dict[str, Any]):
-    """A dict that ``__getitem__`` makes, with the values in it."""
-
-
-class _Opened:
-    """The result of PIL.Image.open(), or a decoded image of another library.
-
-    Attributes:
-        load: path -> the same image in RGB.
-    """
-
-    def __init__(self, path: Value, load: Any) -> None:
-        self.path = path
-        self.load = load
-
-
-class _Row:
-    """A sample of a Dataset of Hugging Face."""
-
-    def __init__(self, at: Value) -> None:
-        self.at = at
-
-
-def open_rgb(path: Any) -> Any:
-    """Loads a file as a dataset does that calls Pillow itself, whose errors name the path."""
-    from PIL import Image
-
-    return Image.open(path).convert("RGB")
-
-
-# Stand for what is looked up.
-_UNKNOWN = (Value, _Sample, _Fields, _Opened, _Row)
 
 
 class OwnDataset:
@@ -104,7 +42,7 @@ class OwnDataset:
         arrangement: as BaseDataset's.
     """
 
-    def __init__(self, dataset: Any, evaluator: _OwnEvaluator, result: Any) -> None:
+    def __init__(self, dataset: Any, evaluator: ItemEvaluator, result: Any) -> None:
         self._dataset = dataset
         self.inner = evaluator.inner
         self.inner_index = evaluator.inner_index
@@ -112,12 +50,12 @@ class OwnDataset:
         self.table = evaluator.table
         self.calls = evaluator.calls
         self.takes_pil = evaluator.takes_pil
-        parts = _parts_of(result)
+        parts = parts_of(result)
         names = tuple(IMAGE if type(one) is ImageValue else "value" for one in parts)
         self.arrangement: Any = names[0]
-        if type(result) is _Sample:
+        if type(result) is Sample:
             self.arrangement = PAIR if len(parts) == 2 and names[0] == IMAGE else names
-        elif type(result) is _Fields:
+        elif type(result) is DictSample:
             self.arrangement = Fields(tuple(result), names)
         self._path = evaluator.path
         self._rest = [one for one in parts if type(one) is Value]
@@ -202,13 +140,6 @@ class OwnDataset:
         return _with_others(self._dataset, others)
 
 
-def _parts_of(result: Any) -> list[Any]:
-    """The values in a sample."""
-    if type(result) is _Fields:
-        return list(result.values())
-    return result if type(result) is _Sample else [result]
-
-
 def _same(image: Any) -> Any:
     return image
 
@@ -237,21 +168,21 @@ def read_own(dataset: Any) -> OwnDataset:
     method = of_class(kind, "__getitem__")
     if type(method) is not FunctionType:
         raise NotUnderstood("its __getitem__ has no source in Python")
-    evaluator = _OwnEvaluator(method)
+    evaluator = ItemEvaluator(method)
     found = OwnDataset(dataset, evaluator, evaluator.sample(dataset))
     if evaluator.follows_functions:
         _check_copies(dataset, method, evaluator)
     return found
 
 
-def _check_copies(dataset: Any, method: FunctionType, evaluator: _OwnEvaluator) -> None:
+def _check_copies(dataset: Any, method: FunctionType, evaluator: ItemEvaluator) -> None:
     """Checks that a copy of the dataset with other transforms, or another inner dataset, uses them.
     A function may still reach the first ones, as a bound method does that is an attribute."""
     others = {id(one): object() for one in evaluator.calls if type(one) is not Convert}
     try:
         if evaluator.inner is not None:
             others[id(evaluator.inner)] = _with_others(evaluator.inner, {})
-        again = _OwnEvaluator(method)
+        again = ItemEvaluator(method)
         again.sample(_with_others(dataset, others))
     except TypeError as error:  # objects that can't be made without their own __new__
         raise NotUnderstood(f"it can't be copied: {error}") from None
@@ -274,381 +205,3 @@ def _with_others(instance: Any, others: dict[int, Any]) -> Any:
     own = attributes_of(instance).items()
     vars(copied).update((name, others.get(id(value), value)) for name, value in own)
     return copied
-
-
-class _OwnEvaluator(Evaluator):
-    """Evaluates a ``__getitem__`` once.
-
-    Attributes:
-        inner, inner_index, load, table, calls, takes_pil: as OwnDataset's.
-        path: of the file that is opened; None: none.
-        follows_functions: it calls functions or methods of the user's.
-        values: all that were made.
-    """
-
-    def __init__(self, method: FunctionType) -> None:
-        super().__init__(method, None)
-        self.inner: Any = None
-        self.inner_index: Value | None = None
-        self.load: Any = None
-        self.table: ImageTable | None = None
-        self.path: Value | None = None
-        self.takes_pil = False
-        self.follows_functions = False
-        self.values: list[Value] = []
-        self._n_opened = 0  # files, by Image.open()
-        self._plain: set[int] = set()  # ids of the containers that were checked
-        self._index = Value(lambda index, _: index, how="index")
-
-    def _bind(self, values: Sequence[Any]) -> None:
-        super()._bind(values)
-        several = self._definition.node.args.vararg
-        if several is not None:  # no list of the user's, as it may hold Values
-            self._names[several.arg] = _Sample(self._names[several.arg])
-
-    def _within(self, function: FunctionType, arguments: Sequence[Any]) -> Any:
-        self.follows_functions = True
-        return super()._within(function, arguments)
-
-    @property
-    def calls(self) -> list[Any]:
-        return self._calls
-
-    def sample(self, dataset: Any) -> Any:
-        result = self.result([dataset, self._index])
-        node = self._definition.node
-        if type(result) in (_Sample, _Fields):
-            for at, one in result.items() if type(result) is _Fields else enumerate(result):
-                if type(one) in CONSTANTS:
-                    result[at] = constant(one)
-        parts = _parts_of(result)
-        images = [one for one in parts if type(one) is ImageValue]
-        if self._n_opened != (self.load is open_rgb):
-            raise self._error(node, "it opens a file that it does not return")
-        if self.table is not None and self.load != self.table.load:
-            raise self._error(node, "it opens another image than that of the row")
-        if len(images) != 1 or images[0].n_calls != len(self._calls):
-            raise self._error(node, "it does not return the image once, after all its transforms")
-        if not all(type(one) in (ImageValue, Value) for one in parts):
-            raise self._error(node, "it returns other values than those that it looks up")
-        attributes = list(attributes_of(dataset).values())
-        for call in self._calls:
-            # native="verify" must be able to replace it.
-            if type(call) is not Convert and not any(call is one for one in attributes):
-                raise self._error(node, "its transform is not an attribute of the dataset")
-        if self.inner is not None and not any(self.inner is one for one in attributes):
-            raise self._error(node, "it takes its sample from no attribute of the dataset")
-        if len({id(call) for call in self._calls}) != len(self._calls):
-            raise self._error(node, "it applies a transform twice")
-        return result
-
-    # ---- expressions -----------------------------------------------------------------------------
-
-    def _concrete(self, node: ast.expr) -> Any:
-        value = super()._concrete(node)
-        if type(value) in _UNKNOWN:
-            raise self._error(node, "what it does depends on the index")
-        return value
-
-    def _compare(self, node: ast.Compare) -> Any:
-        for one in (node.left, node.comparators[0]):
-            if type(self._value(one)) is not ImageValue:
-                self._concrete(one)
-        return super()._compare(node)
-
-    def _value(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
-            values = _Sample()
-            for one in node.elts:
-                if isinstance(one, ast.Starred):
-                    inside = self._value(one.value)
-                    if type(inside) is not _Sample:
-                        raise self._error(node, "it unpacks something else than a sample")
-                    values += inside
-                else:
-                    values.append(self._value(one))
-            return values
-        if isinstance(node, ast.Dict):
-            if not all(isinstance(key, ast.Constant) for key in node.keys):
-                raise self._error(node, "it makes a dict with unknown keys")
-            made = _Fields()
-            for key, one in zip(node.keys, node.values):
-                self._set_field(node, made, self._value(key) if key else None, self._value(one))
-            return made
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            if isinstance(node.slice, ast.Slice):
-                return self._slice(node, node.slice, self._value(node.value))
-            return self._item(node, self._value(node.value), self._value(node.slice))
-        return super()._value(node)
-
-    def _set_field(self, node: ast.AST, fields: _Fields, key: Any, value: Any) -> None:
-        if type(key) is not str:
-            raise self._error(node, "it makes a dict whose keys are no strings")
-        fields[key] = value
-
-    def _attribute(self, node: ast.Attribute) -> Any:
-        owner = self._value(node.value)
-        if type(owner) in _UNKNOWN:
-            raise self._error(node, f"it reads {node.attr} of what it looks up")
-        return super()._attribute(node)
-
-    def _item(self, node: ast.AST, owner: Any, at: Any) -> Any:
-        if type(owner) is _Fields and type(at) is str and at in owner:
-            return owner[at]
-        if type(owner) is _Row and type(at) is str:
-            return self._of_row(node, owner, at)
-        if type(at) is int and at >= 0 and type(owner) is _Sample and at < len(owner):
-            return owner[at]
-        if type(at) is int and type(owner) is Value:
-            kind = kind_of_item(owner)
-            # What else a sample of an inner dataset holds may count from the end in its own way.
-            if at >= 0 or kind is not None or owner.container is not None:
-                sources = [owner, constant(at)]
-                return self._made(lambda *which: owner.of(*which)[at], sources, None, kind, "[]")
-        if type(at) is Value:
-            if type(owner) is dict and at is self._index:
-                # The native loader needs ints as indices.
-                raise self._error(node, "its indices are keys of a dict")
-            if type(owner) in _CONTAINERS:
-                if not has_plain_keys(owner):
-                    raise self._error(node, "the keys of its dict are no numbers or strings")
-                kind = kind_of_elements(owner)
-                return self._made(
-                    lambda index, sample: owner[at.of(index, sample)], [at], owner, kind, "lookup"
-                )
-            if huggingface.is_dataset(type(owner)):
-                return self._row(node, owner, at)
-            if type(owner) not in (*_UNKNOWN, ImageValue, str):
-                return self._inner_sample(node, owner, at)
-        raise self._error(node, "it looks up an item of no list, array, dict or dataset")
-
-    def _slice(self, node: ast.AST, written: ast.Slice, owner: Any) -> Value:
-        """``path[:-4]``"""
-        bounds = [
-            None if one is None else self._value(one)
-            for one in (written.lower, written.upper, written.step)
-        ]
-        if type(owner) is not Value or owner.kind not in (TEXT, TEXTS):
-            raise self._error(node, "it takes a part of something else than a string")
-        if not all(type(one) in (int, type(None)) for one in bounds):
-            raise self._error(node, "it takes a part whose bounds are no ints")
-        part = slice(*bounds)
-        return self._made(
-            lambda index, sample: owner.of(index, sample)[part],
-            [owner, *map(constant, bounds)], None, owner.kind, "[:]",
-        )
-
-    def _inner_sample(self, node: ast.AST, dataset: Any, at: Value) -> _Sample:
-        if self.inner is not None or self.load is not None:
-            raise self._error(node, "it takes more than one sample")
-        self.inner, self.inner_index = dataset, at
-        try:
-            has_transform = attribute(dataset, "transform") is not None
-        except NotUnderstood:
-            has_transform = True
-        self.takes_pil = not has_transform
-        self._state = ImageState(True, "RGB") if self.takes_pil else None
-        return _Sample([ImageValue(0), Value(lambda _, sample: sample[1], how="target")])
-
-    def _row(self, node: ast.AST, dataset: Any, at: Value) -> _Row:
-        """``dataset[index]`` for a Dataset of Hugging Face."""
-        if self.table is None:
-            try:
-                self.table = table_of(dataset)
-            except UnsupportedError as error:
-                raise self._error(node, str(error)) from None
-        if self.table.dataset is not dataset:
-            raise self._error(node, "it takes rows of two datasets")
-        return _Row(at)
-
-    def _of_row(self, node: ast.AST, row: _Row, name: str) -> Any:
-        """A column of a row: a Value, or the image."""
-        table, at = self.table, row.at
-        if table is None or name not in table.columns:
-            raise self._error(node, f"it reads {name!r}, which is no column")
-        source, rows, data = table.source, table.row, table.dataset._data
-        if name == table.image:
-            path = self._made(
-                lambda index, sample: source(rows(at.of(index, sample))), [at], data, None, name
-            )
-            if table.mode is None:
-                return _Opened(path, table.load)
-            return self._loaded(node, path, table.load)
-        try:
-            value = table.column(name)
-        except UnsupportedError as error:
-            raise self._error(node, str(error)) from None
-        return self._made(
-            lambda index, sample: value(rows(at.of(index, sample))), [at], data, None, name
-        )
-
-    def _assign(self, target: ast.expr, value: Any) -> None:
-        if isinstance(target, ast.Subscript):
-            owner = self._value(target.value)
-            if type(owner) is _Fields:
-                return self._set_field(target, owner, self._value(target.slice), value)
-        if isinstance(target, ast.Tuple | ast.List):
-            n = len(target.elts)
-            if any(isinstance(one, ast.Starred) for one in target.elts):
-                raise self._error(target, "it unpacks with a *")
-            if type(value) is _Sample and len(value) == n:
-                parts = list(value)
-            elif type(value) is Value:
-                parts = [
-                    self._made(
-                        unpacked(value, number, n), [value], None, kind_of_item(value),
-                        f"{number} of {n}",
-                    )
-                    for number in range(n)
-                ]
-            else:
-                raise self._error(target, "it unpacks no sample and no item of a list")
-            for one, part in zip(target.elts, parts):
-                self._assign(one, part)
-            return None
-        return super()._assign(target, value)
-
-    # ---- calls -----------------------------------------------------------------------------------
-
-    def _call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Attribute):
-            owner = self._value(node.func.value)
-            if node.func.attr == "__getitem__":
-                return self._called_item(node, owner)
-            if type(owner) is _Opened:
-                return self._convert(node, owner)
-            if type(owner) is Value:
-                return self._method_of_value(node, node.func.attr, owner)
-            if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
-                return self._method(node, node.func.attr, owner)
-        function = self._value(node.func)
-        if type(function) in (*_UNKNOWN, ImageValue):
-            raise self._error(node, "it calls something that it looks up")
-        arguments = [self._value(one) for one in node.args]
-        if function is dict and not arguments and all(one.arg for one in node.keywords):
-            return _Fields({str(one.arg): self._value(one.value) for one in node.keywords})
-        if function is isinstance and len(arguments) == 2 and not node.keywords:
-            return self._is_instance(node)
-        if node.keywords or not any(type(one) is Value for one in arguments):
-            if any(type(one) is ImageValue for one in arguments):
-                return self._transform(node, function, arguments)
-            raise self._error(node, "it calls something else than a transform of the image")
-        if (made := self._function_of(function, arguments)) is not None:
-            return made
-        if len(arguments) == 1 and (loaded := self._load(node, function, arguments[0])) is not None:
-            return loaded
-        if any(type(one) is ImageValue for one in arguments):
-            raise self._error(node, "it calls a function of the image and of what it looks up")
-        if type(function) is MethodType and type(function.__func__) is FunctionType:
-            return self._within(function.__func__, [function.__self__, *arguments])
-        if type(function) is FunctionType:
-            return self._within(function, arguments)
-        raise self._error(node, "it calls a function of what it looks up")
-
-    def _called_item(self, node: ast.Call, owner: Any) -> Any:
-        """``owner.__getitem__(at)``, which is ``owner[at]`` unless the object has its own."""
-        arguments = [self._value(one) for one in node.args]
-        if len(arguments) != 1 or node.keywords or type(owner) in (*_UNKNOWN, ImageValue):
-            raise self._error(node, "it calls __getitem__ in an unknown way")
-        try:
-            is_own = type(owner) not in _CONTAINERS and "__getitem__" in attributes_of(owner)
-        except NotUnderstood as error:
-            raise self._error(node, str(error)) from None
-        if is_own:
-            raise self._error(node, "it takes a sample by another __getitem__ than its class's")
-        return self._item(node, owner, arguments[0])
-
-    def _is_instance(self, node: ast.Call) -> bool:
-        """Also ``isinstance(known object, kind)``."""
-        value, kind = self._value(node.args[0]), self._value(node.args[1])
-        if type(value) in (*_UNKNOWN, ImageValue) or type(kind) is not type:
-            return super()._is_instance(node)
-        of_object = object.__dict__
-        if any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
-            raise self._error(node, "it tests the type of an object that may tell another one")
-        return issubclass(type(value), kind)
-
-    def _transform(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
-        if len(arguments) != 1 or node.keywords or type(function) is type:
-            raise self._error(node, "it calls something else than a transform of the image")
-        return self._add(node, arguments[0], function)
-
-    def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:
-        """What a function of Python's makes of values; None: it is another function."""
-        values = [constant(one) if type(one) in CONSTANTS else one for one in arguments]
-        if not all(type(one) is Value for one in values):
-            return None
-        call = function_of(function, values)
-        return None if call is None else self._result_of(call, values)
-
-    def _method_of_value(self, node: ast.Call, name: str, owner: Value) -> Value:
-        """A method of a string or of a regular expression's result: ``path.split("/")``."""
-        given, keywords = self._arguments(node, node.args)
-        values = [constant(one) if type(one) in CONSTANTS else one for one in given]
-        if not keywords and all(type(one) is Value for one in values):
-            if (call := method_of(name, owner, values)) is not None:
-                return self._result_of(call, [owner, *values])
-        raise self._error(node, f"it calls {name}() of what it looks up")
-
-    def _result_of(self, call: tuple[Any, str | None], values: Sequence[Value]) -> Value:
-        function, kind = call
-        return self._made(
-            lambda index, sample: function(*(one.of(index, sample) for one in values)),
-            values, None, kind, function.__qualname__,
-        )
-
-    def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
-        if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):
-            if (made := sum_of(one, other)) is not None:
-                return self._made(made.of, made.sources, None, made.kind, made.how)
-        return super()._computed_of(node, one, other)
-
-    def _made(
-        self,
-        of: Callable[[Any, Any], Any],
-        sources: Sequence[Value],
-        container: Any = None,
-        kind: str | None = None,
-        how: str = "",
-    ) -> Value:
-        for source in sources:
-            if source.container is None or id(source.container) in self._plain:
-                continue
-            self._plain.add(id(source.container))
-            if not is_plain(source.container):
-                raise self._error(
-                    self._definition.node,
-                    "it uses elements of a list or an array that are objects of other classes than "
-                    "Python's own",
-                )
-        value = Value(of, sources, container, kind, how)
-        if value.n_steps > _MOST_STEPS:
-            raise self._error(self._definition.node, "what it looks up takes too many steps")
-        self.values.append(value)
-        return value
-
-    def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
-        """The image of a known function that opens a file; None: another function."""
-        from PIL import Image
-
-        if function is Image.open:
-            self._n_opened += 1
-            return _Opened(path, open_rgb)
-        # default_loader() calls pil_loader().
-        originals = original_loaders()
-        if len(originals) == 2 and any(function is one for one in originals):
-            return self._loaded(node, path, function)
-        return None
-
-    def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
-        assert isinstance(node.func, ast.Attribute)
-        is_plain = len(node.args) == 1 and not node.keywords
-        if node.func.attr != "convert" or not is_plain or self._value(node.args[0]) != "RGB":
-            raise self._error(node, "it does not convert the opened image to RGB first")
-        return self._loaded(node, opened.path, opened.load)
-
-    def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
-        if self.inner is not None or self.load is not None:
-            raise self._error(node, "it opens more than one file")
-        self.path, self.load, self._state = path, load, ImageState(True, "RGB")
-        return ImageValue(0)
