@@ -24,7 +24,7 @@ from feedmill.remote.process import fetch, origins
 _THREADS = 32
 # Pages that a range of keys lists before what is left of all ranges is split anew.
 _ROUND_PAGES = 4
-# A folder with more pages is listed in ranges of keys once fewer folders are left than threads.
+# A folder of more pages is listed in ranges of keys once half of the threads have no other folder.
 _LARGE_PAGES = 8
 
 
