@@ -11,6 +11,7 @@ import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvi
 import frameworks  # noqa: E402
 import helpers  # noqa: E402
 import pytest  # noqa: E402
+import torch_iterators  # noqa: E402, F401  ends iterators that tests leave behind
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ except RuntimeError:
 
 import feedmill
 import helpers
+import torch_iterators  # noqa: F401  ends iterators that tests leave behind
 from feedmill.engine.pool import EnginePool
 from feedmill.profiling.counting.records import native_steps
 

@@ -1,5 +1,7 @@
 """Deferred images on torch's path: the same batches, errors and random numbers, and the counters."""
 
+import gc
+import multiprocessing
 import os
 import pickle
 import random
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import conftest  # noqa: F401  makes torchvision importable in spawned workers
@@ -148,6 +151,26 @@ def test_errors_are_those_of_torch(paths, tmp_path, n_workers):
             list(kind(dataset, batch_size=4, num_workers=n_workers))
         texts.append(str(caught.value).splitlines()[-1])
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_end_after_an_error_without_the_garbage_collector(tmp_path, persistent):
+    before = set(multiprocessing.active_children())
+    gc.collect()
+    gc.disable()
+    try:
+        loader = feedmill.DataLoader(Photos([tmp_path / "missing.jpg"]), num_workers=2,
+                                     persistent_workers=persistent)
+        try:
+            next(iter(loader))
+        except FileNotFoundError as error:
+            assert "_next_data" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        else:
+            raise AssertionError("the error is lost")
+        del loader
+        assert set(multiprocessing.active_children()) <= before
+    finally:
+        gc.enable()
 
 
 # ---- where it applies ----------------------------------------------------------------------------

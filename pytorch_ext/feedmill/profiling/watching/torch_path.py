@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from feedmill._internals import (
     BaseDataLoaderIter,
+    ExceptionWrapper,
     MultiProcessingIter,
     SingleProcessIter,
     n_delivered,
@@ -16,6 +17,8 @@ from feedmill._internals import (
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.ranges import waiting
 from feedmill.profiling.log.recorder import Recorder
+
+_RERAISE_CODE = getattr(getattr(ExceptionWrapper, "reraise", None), "__code__", None)
 
 
 class TorchCounters(StepCounters):
@@ -61,6 +64,20 @@ class Progress(Protocol):
     def ended(self) -> None: ...
 
 
+def _break_cycle(error: BaseException) -> None:
+    """Clears the frame of torch's ExceptionWrapper.reraise() in an error's traceback.
+
+    The frame has the exception in a local variable. That cycle would keep the iterator and its
+    workers until the garbage collector runs, in which torch then waits 5 s for each worker: the
+    collector closes the queues first, so that the workers are not told to end.
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is _RERAISE_CODE:
+            traceback.tb_frame.clear()
+        traceback = traceback.tb_next
+
+
 class _Counted:
     _counters: StepCounters
     _counted_epoch: int
@@ -84,8 +101,9 @@ class _Counted:
             if self._progress is not None:
                 self._progress.ended()
             raise
-        except Exception:
+        except Exception as error:
             self._note_delivered()
+            _break_cycle(error)
             raise
         self._note_delivered()
         if delivery is not None:
