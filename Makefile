@@ -5,6 +5,8 @@ JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
+# Tests wait for processes that they start: three at once keep two cores busy.
+SPREAD = -n 3 --dist worksteal
 RUNS ?= 1000
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
@@ -100,18 +102,18 @@ test-python: $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest -n 2 --dist worksteal -m "not slow" tests/python
+	    $(PY) -m pytest $(SPREAD) -m "not slow" tests/python
 
 # Trainings that are killed, more ranks, workers that are spawned: minutes each, like tests above.
 test-slow: setup $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest -n 2 --dist worksteal -m slow tests/python
+	    $(PY) -m pytest $(SPREAD) -m slow tests/python
 
 # FEEDMILL_RNG_SCRIPTS says how many scripts, FEEDMILL_RNG_SEED the first one's number.
 test-rng: setup
-	@FEEDMILL_RNG_SCRIPTS=$(or $(FEEDMILL_RNG_SCRIPTS),2000) $(PY) -m pytest -n 2 --dist worksteal \
+	@FEEDMILL_RNG_SCRIPTS=$(or $(FEEDMILL_RNG_SCRIPTS),2000) $(PY) -m pytest $(SPREAD) \
 	    tests/python/test_rng_torch_random.py
 
 # Only the runner; tests/public_scripts/README.md says how to run the scripts.
@@ -131,7 +133,7 @@ test-stateful-suites: setup
 
 test-frameworks: setup
 	@.ci/setup-frameworks
-	@$(BUILD)/frameworks-venv/bin/python -m pytest -rs tests/frameworks
+	@$(BUILD)/frameworks-venv/bin/python -m pytest $(SPREAD) -rs tests/frameworks
 
 # FEEDMILL_RAY_IMAGES=20000 packs more images.
 test-ray: setup
@@ -142,7 +144,7 @@ test-ray: setup
 test-stores: setup $(BUILD)/configured
 	@.ci/setup-beside stores-venv "boto3 moto flask pyarrow" boto3 'moto[server]' pyarrow
 	@$(call build_c,--target mkjpeg)
-	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest -rs \
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest $(SPREAD) -rs \
 	    tests/python/test_remote_*.py
 
 # The newest torch and torchvision, or others: FEEDMILL_NEWEST="torch==2.4.1 torchvision==0.19.1",

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, seed, settings
 # FEEDMILL_DIFF_SCRIPTS sets how many scripts are run, FEEDMILL_DIFF_SEED which ones.
 N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "150"))
 SEED = os.environ.get("FEEDMILL_DIFF_SEED")
+# Many scripts are run in parts, which several processes share.
+N_PARTS = -(-N_SCRIPTS // 250)
 LONGEST_S = 60
 
 
@@ -50,9 +52,11 @@ def _time_is_up(*_):
     raise AssertionError(f"the script hangs: it took more than {LONGEST_S} s")
 
 
-def test_random_scripts_observe_the_same(roots):
-    @settings(max_examples=N_SCRIPTS, deadline=None, database=None, derandomize=SEED is None,
-              print_blob=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("part", range(N_PARTS))
+def test_random_scripts_observe_the_same(roots, part):
+    @seed(int(SEED or 0) + part)
+    @settings(max_examples=-(-N_SCRIPTS // N_PARTS), deadline=None, database=None, print_blob=True,
+              suppress_health_check=list(HealthCheck))
     @given(scripts())
     def see_the_same(script):
         old = signal.signal(signal.SIGALRM, _time_is_up)
@@ -66,4 +70,4 @@ def test_random_scripts_observe_the_same(roots):
 
     # The alarm ends a script that hangs. There is no limit for all scripts together.
     faulthandler.cancel_dump_traceback_later()
-    (see_the_same if SEED is None else seed(int(SEED))(see_the_same))()
+    see_the_same()
