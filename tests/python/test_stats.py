@@ -304,9 +304,11 @@ def test_slow_samples(tmp_path):
     loader.threads = 3
     list(loader)
     stats = loader.stats()
-    assert len(stats.slow_samples) == 16 and 30 in {one.index for one in stats.slow_samples}
     by_index = {one.index: one.cost_ns for one in stats.slow_samples}
-    assert by_index[30] >= slowest.cost_ns  # the most of all epochs
+    assert len(by_index) == 16
+    # The most of all epochs; others have their place only if they took longer.
+    least_ns = min(by_index.values())
+    assert all(one.cost_ns <= by_index.get(one.index, least_ns) for one in first)
     assert (stats - stats).slow_samples == ()
 
 
