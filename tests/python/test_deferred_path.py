@@ -27,7 +27,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchvision import transforms
 
 pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
-METHODS = ("fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver")
+METHODS = ("fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")))
 
 
 class Photos(Dataset):

@@ -160,6 +160,7 @@ def test_one_line_is_changed(name):
     assert any(re.fullmatch(r" *print\(\w+\.report\(\)\)", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_path_list_has_torchs_losses(photos, tmp_path):
     files = sorted((photos / "train").rglob("*.jpg"))
     with open(tmp_path / "train.csv", "w", newline="") as file:

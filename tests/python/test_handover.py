@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data._utils import worker
 
 torch_loop = worker._worker_loop
-METHODS = ("fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver")
+METHODS = ("fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")))
 
 
 def loop(*arguments):

@@ -128,6 +128,7 @@ def test_samplers_and_subsets(tree, path):
     assert equal(batches_of(got), batches_of(TorchDataLoader(folder, 4, sampler=sampler)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", [TorchDataLoader, feedmill.DataLoader])
 def test_spawned_workers(tree, path, loader):
     index = feedmill.Index(path, augmented, negative)

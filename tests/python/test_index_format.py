@@ -206,6 +206,7 @@ assert "s3://bucket" in loader.explain()
 """
 
 
+@pytest.mark.slow
 def test_a_million_names(tmp_path):
     path = str(tmp_path / "many.index")
     subprocess.run([sys.executable, "-c", MANY, path], check=True)

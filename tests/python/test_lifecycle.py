@@ -410,7 +410,7 @@ def test_the_interpreter_exits_at_any_point(small_images, num_workers):
 
 
 @pytest.mark.parametrize("where", ["main", "daemon"])
-@pytest.mark.parametrize("reader", ["pread", "auto"])
+@pytest.mark.parametrize("reader", [pytest.param("pread", marks=pytest.mark.slow), "auto"])
 def test_the_interpreter_exits_during_a_read(small_images, held, where, reader):
     # torch aborts if a daemon thread is inside torch at exit; this one waits in feedmill.
     text = """

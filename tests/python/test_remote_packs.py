@@ -146,6 +146,7 @@ def test_all_paths(served, packed, options):
     assert "read over the network" in loader.explain()
 
 
+@pytest.mark.slow
 def test_spawned_workers(served, packed):
     server, url = served
     pack = feedmill.Pack(url, small)

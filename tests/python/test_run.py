@@ -187,6 +187,7 @@ def test_a_sitecustomize_that_fails_or_changes_paths(folder, text, monkeypatch):
     assert (got.returncode, got.stdout, got.stderr) == (0, wanted.stdout, wanted.stderr)
 
 
+@pytest.mark.slow
 def test_an_error_after_the_report_keeps_traceback_and_status(folder):
     write("train.py", "from torch.utils.data import DataLoader\n"
                       "for batch in DataLoader([1, 2]):\n"
@@ -377,6 +378,7 @@ for workers in (0, 2):
 """
 
 
+@pytest.mark.slow
 def test_the_same_training_as_without(folder, small_images):
     write("train.py", TRAINING.format(here=str(HERE)))
     got = under_run("--rng", "torch", "--native=require", "train.py", small_images)

@@ -92,6 +92,7 @@ def line_number(text, part):
     return next(k for k, line in enumerate(text.splitlines(), 1) if part in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("watch", [False, True])
 @pytest.mark.parametrize("which", ["torchdata", "own"])
 def test_waits_of_such_loaders_are_reported(folder, small_images, which, watch):  # noqa: F811
@@ -127,6 +128,7 @@ def test_native_require_refuses_such_loaders(folder, small_images):  # noqa: F81
             "has an iterator of its own") in got.stderr
 
 
+@pytest.mark.slow
 def test_the_log_has_the_steps_of_such_loaders(folder, small_images):  # noqa: F811
     write("library.py", LIBRARY)
     text = SCRIPT.format(here=str(HERE), library=OWN, kind="library.Loader", more="")

@@ -406,6 +406,7 @@ assert "worker_init_fn can't be pickled" in loader.explain()
 """
 
 
+@pytest.mark.slow
 def test_the_default_start_method_is_asked_for_and_not_settled(small_folder, tmp_path):
     script = tmp_path / "script.py"
     support = str(Path(__file__).parents[1] / "support")
