@@ -127,7 +127,8 @@ def test_pinned_batches(paths, how, persistent):
     check(Photos(paths, how), n=2, pin_memory=True, persistent_workers=persistent)
 
 
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_not_forked(paths, method):
     check(Photos(paths, "views"), multiprocessing_context=method)
 

@@ -165,6 +165,7 @@ def plug_in():
     return {**os.environ, "FEEDMILL_CUDA_LIBRARY": path}
 
 
+@pytest.mark.slow
 def test_device_on_the_stub_runtime(plug_in, small_images):
     script = SETUP + SAME_BATCHES + VIEWS + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
     assert helpers.run_script(script, small_images, env=plug_in) == 6 * "fine\n"

@@ -11,7 +11,7 @@ from diff_worlds import N_FILES, first_difference, transcripts
 from hypothesis import HealthCheck, given, seed, settings
 
 # FEEDMILL_DIFF_SCRIPTS sets how many scripts are run, FEEDMILL_DIFF_SEED which ones.
-N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "150"))
+N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "100"))
 SEED = os.environ.get("FEEDMILL_DIFF_SEED")
 # Many scripts are run in parts, which several processes share.
 N_PARTS = -(-N_SCRIPTS // 250)

@@ -193,6 +193,7 @@ STEPS = ("--size", 32, "--batch-size", 4, "--accumulate", 4, "--print-freq", 1, 
 SMALL = "shufflenet_v2_x0_5"  # a fraction of a ResNet's time, most of all in bfloat16
 
 
+@pytest.mark.slow
 def test_imagenet_has_torchs_order_and_labels(uniform_images, tmp_path):
     ours, theirs = both("imagenet_resnet.py", tmp_path, uniform_images, *STEPS, "--epochs", 1,
                         "--arch", SMALL, "--amp", "--seed", 3)

@@ -171,6 +171,7 @@ def test_resumed(place, tmp_path):
         assert_equal(batches_of(other), whole[1:])
 
 
+@pytest.mark.slow
 def test_another_process(made, tmp_path):
     """It registers the scheme itself, and opens the index and the pickled pack."""
     place = f"ownfiles://{made}"

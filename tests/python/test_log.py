@@ -451,9 +451,8 @@ list(iterator)
 """
 
 
-@pytest.mark.parametrize("name", [
-    "run.jsonl", pytest.param("run-{pid}.jsonl", marks=pytest.mark.slow),
-])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["run.jsonl", "run-{pid}.jsonl"])
 def test_forks(tmp_path, name):
     assert helpers.run_script(FORKS, tmp_path / name) == ""
     files = sorted(tmp_path.iterdir())

@@ -139,6 +139,7 @@ def test_pixels_with_own_numbers(small_images, name):
     assert loader.stats().decode.verified_samples == len(dataset)
 
 
+@pytest.mark.slow
 def test_how_often_each_is_chosen(small_images):
     dataset = ImageFolder(str(small_images), compose(HEAD, one_of_some_by_weights, TAIL))
     loader = native_loader(dataset, batch_size=8, seed=3)

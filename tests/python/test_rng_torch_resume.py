@@ -408,6 +408,7 @@ torch.save([*loader], rest)
 """
 
 
+@pytest.mark.slow
 def test_another_process(mixed, tmp_path):
     options = {"batch_size": 4, "shuffle": True, "num_workers": 3, "collate_fn": mix_up}
     dataset = ImageFolder(mixed, TRANSFORMS["own"])

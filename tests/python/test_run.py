@@ -354,6 +354,7 @@ print("all good")
 """
 
 
+@pytest.mark.slow
 def test_options_and_subclasses(folder, small_images):
     write("train.py", OPTIONS.format(here=str(HERE)))
     got = under_run("--seed", 7, "--threads=2", "--native", "auto", "train.py", small_images)
@@ -440,7 +441,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("watch", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("watch", [False, True])
 def test_child_processes_are_reported(folder, watch):
     write("train.py", CHILDREN)
     write("report", '{"rank": "older"}\n')
