@@ -167,10 +167,11 @@ test-torch-suite: setup
 test-browser: setup
 	@$(PY) tests/browser/check_report.py --pictures $(BUILD)/report-pages
 
+# Runs wait for threads more than they compute.
 test-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
-	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS)
-	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS) --lasting 1
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $$((2 * $(JOBS)))
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $$((2 * $(JOBS))) --lasting 1
 
 # Ten runs by each process. Most of a run is waiting, so many of them run at once.
 test-object-faults: setup $(BUILD)/configured
