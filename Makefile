@@ -8,6 +8,7 @@ SAMPLES ?= 10000000
 # Tests wait for processes that they start: three at once keep two cores busy.
 SPREAD = -n 3 --dist worksteal
 RUNS ?= 1000
+SHARE ?= 1
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
         test-slow test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
@@ -32,7 +33,7 @@ help:
 	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
-	@echo "make test-faults        every call of the native path fails once, and then for good"
+	@echo "make test-faults [SHARE=n]  every call of the native path fails once, and then for good; or one of n"
 	@echo "make test-object-faults [RUNS=n]  1,000 epochs, or n, from a server with random faults"
 	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
 	@echo "make test-conditions    make test on one core, on busy cores, and with decoding of other speeds"
@@ -170,8 +171,8 @@ test-browser: setup
 # Runs wait for threads more than they compute.
 test-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
-	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $$((2 * $(JOBS)))
-	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $$((2 * $(JOBS))) --lasting 1
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --share $(SHARE) --jobs $$((2 * $(JOBS)))
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --share $(SHARE) --jobs $$((2 * $(JOBS))) --lasting 1
 
 # Ten runs by each process. Most of a run is waiting, so many of them run at once.
 test-object-faults: setup $(BUILD)/configured
