@@ -5,13 +5,14 @@ JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
-# Tests wait for processes that they start: three at once keep two cores busy.
-SPREAD = -n 3 --dist worksteal
 RUNS ?= 1000
 SHARE ?= 1
+# pytest's options for several processes. Three keep two cores busy, as many tests wait for processes
+# that they start.
+PARALLEL = -n 3 --dist worksteal
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
-        test-slow test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
+        test-slow test-differential test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-object-faults test-stores test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
@@ -19,6 +20,7 @@ help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass the tests, but for the slowest"
 	@echo "make test-slow          the Python tests that make test leaves out: minutes"
+	@echo "make test-differential  2,000 random scripts, with torch's DataLoader and with feedmill's"
 	@echo "make test-rng           2,000 random scripts with torch's random numbers, beside torch's DataLoader: 15 minutes"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
@@ -103,18 +105,23 @@ test-python: $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest $(SPREAD) -m "not slow" tests/python
+	    $(PY) -m pytest $(PARALLEL) -m "not slow" tests/python
 
 # Trainings that are killed, more ranks, workers that are spawned: minutes each, like tests above.
 test-slow: setup $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest $(SPREAD) -m slow tests/python
+	    $(PY) -m pytest $(PARALLEL) -m slow tests/python
+
+# FEEDMILL_DIFF_SCRIPTS says how many scripts, FEEDMILL_DIFF_SEED which ones.
+test-differential: setup
+	@FEEDMILL_DIFF_SCRIPTS=$(or $(FEEDMILL_DIFF_SCRIPTS),2000) $(PY) -m pytest $(PARALLEL) \
+	    tests/python/test_differential.py
 
 # FEEDMILL_RNG_SCRIPTS says how many scripts, FEEDMILL_RNG_SEED the first one's number.
 test-rng: setup
-	@FEEDMILL_RNG_SCRIPTS=$(or $(FEEDMILL_RNG_SCRIPTS),2000) $(PY) -m pytest $(SPREAD) \
+	@FEEDMILL_RNG_SCRIPTS=$(or $(FEEDMILL_RNG_SCRIPTS),2000) $(PY) -m pytest $(PARALLEL) \
 	    tests/python/test_rng_torch_random.py
 
 # Only the runner; tests/public_scripts/README.md says how to run the scripts.
@@ -134,7 +141,7 @@ test-stateful-suites: setup
 
 test-frameworks: setup
 	@.ci/setup-frameworks
-	@$(BUILD)/frameworks-venv/bin/python -m pytest $(SPREAD) -rs tests/frameworks
+	@$(BUILD)/frameworks-venv/bin/python -m pytest $(PARALLEL) -rs tests/frameworks
 
 # FEEDMILL_RAY_IMAGES=20000 packs more images.
 test-ray: setup
@@ -145,7 +152,7 @@ test-ray: setup
 test-stores: setup $(BUILD)/configured
 	@.ci/setup-beside stores-venv "boto3 moto flask pyarrow" boto3 'moto[server]' pyarrow
 	@$(call build_c,--target mkjpeg)
-	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest $(SPREAD) -rs \
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/stores-venv/bin/python -m pytest $(PARALLEL) -rs \
 	    tests/python/test_remote_*.py
 
 # The newest torch and torchvision, or others: FEEDMILL_NEWEST="torch==2.4.1 torchvision==0.19.1",
@@ -168,7 +175,7 @@ test-torch-suite: setup
 test-browser: setup
 	@$(PY) tests/browser/check_report.py --pictures $(BUILD)/report-pages
 
-# Runs wait for threads more than they compute.
+# Twice as many processes as CPUs: the runs wait for threads more than they compute.
 test-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --share $(SHARE) --jobs $$((2 * $(JOBS)))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, seed, settings
 # FEEDMILL_DIFF_SCRIPTS sets how many scripts are run, FEEDMILL_DIFF_SEED which ones.
 N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "100"))
 SEED = os.environ.get("FEEDMILL_DIFF_SEED")
-# Many scripts are run in parts, which several processes share.
+# Many scripts are run in parts of at most 250, so that several processes can share them.
 N_PARTS = -(-N_SCRIPTS // 250)
 LONGEST_S = 60
 

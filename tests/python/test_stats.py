@@ -306,7 +306,8 @@ def test_slow_samples(tmp_path):
     stats = loader.stats()
     by_index = {one.index: one.cost_ns for one in stats.slow_samples}
     assert len(by_index) == 16
-    # The most of all epochs; others have their place only if they took longer.
+    # A sample's cost is the highest of all epochs. A sample of the first epoch is missing only if
+    # the 16 that are kept cost no less.
     least_ns = min(by_index.values())
     assert all(one.cost_ns <= by_index.get(one.index, least_ns) for one in first)
     assert (stats - stats).slow_samples == ()

@@ -1,8 +1,9 @@
 """Ends torch's iterators at once where the garbage collector finds them.
 
 An iterator that is part of a reference cycle, such as that of a caught exception, lives until the
-garbage collector runs, in whichever test that is. By then its queues are closed: the workers are not
-told to end, torch waits 5 s for each of them, and then terminates it. Here it waits 50 ms.
+garbage collector runs, which may be in any later test. The collector closes the iterator's queues
+first, so that its workers are not told to end: torch waits 5 s for each worker, and then terminates
+it. Importing this module makes torch wait 50 ms instead.
 """
 
 import functools

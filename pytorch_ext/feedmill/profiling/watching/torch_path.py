@@ -1,4 +1,8 @@
-"""Measures the waits of torch's own iterators. Their behaviour stays the same."""
+"""Measures the waits of torch's own iterators.
+
+Their behaviour stays the same, but for one thing: after an error in a worker, their workers end as
+soon as nothing refers to the iterator any longer (_break_cycle).
+"""
 
 from __future__ import annotations
 
@@ -67,9 +71,10 @@ class Progress(Protocol):
 def _break_cycle(error: BaseException) -> None:
     """Clears the frame of torch's ExceptionWrapper.reraise() in an error's traceback.
 
-    The frame has the exception in a local variable. That cycle would keep the iterator and its
-    workers until the garbage collector runs, in which torch then waits 5 s for each worker: the
-    collector closes the queues first, so that the workers are not told to end.
+    The frame has the exception in a local variable, and the exception's traceback refers to the
+    frame and to the iterator. This reference cycle would keep the iterator and its workers until
+    the garbage collector runs. The collector closes the queues first, so that the workers are not
+    told to end, and torch waits 5 s for each of them.
     """
     traceback = error.__traceback__
     while traceback is not None:
@@ -169,7 +174,7 @@ def count_steps(
     delivery: Delivery | None = None,
 ) -> Any:
     """Makes torch's iterator, or one of a derived class, measure its steps, by changing its class.
-    Its behaviour stays the same. Other iterators are left alone.
+    Other iterators are left alone.
 
     Args:
         counters: the account that gets the steps.
