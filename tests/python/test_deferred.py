@@ -129,8 +129,8 @@ def _floats(size):
 
 
 def blurred(image, kind):
-    """Pillow 10.4 crashes if it blurs an image without columns."""
-    return image.filter(kind) if image.width else image.copy()
+    """Pillow 10.4 crashes if it blurs an image without columns or rows."""
+    return image.copy() if 0 in image.size else image.filter(kind)
 
 
 def _steps():
