@@ -276,7 +276,7 @@ static void dropped(bool by_close, bool in_capture) {
     }
     start(user.loader, 0);
     if (by_close) {
-        stub->spin(0, user.stream, 30 * MS);
+        stub->spin(0, user.stream, 1000 * MS); /* copies still wait when close() is called */
         if (take(&user, 2, &error)) complain("content: next: %s%s", error.message, "");
         wait_for_copies(&user, 3);
     } else {

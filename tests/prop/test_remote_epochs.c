@@ -95,13 +95,13 @@ static void script_all(const char *script) {
     for (int i = 0; i < N_FILES; i++) script_one(i, script);
 }
 
-static fm_remote *remote_open(uint32_t max_attempts) {
+static fm_remote *remote_open(uint32_t stall_timeout_ms) {
     fm_remote *remote = NULL;
     fm_remote_config config;
     fm_error error;
     fm_remote_config_init(&config);
-    config.stall_timeout_ms = 500;
-    config.max_attempts = max_attempts;
+    config.stall_timeout_ms = stall_timeout_ms;
+    config.max_attempts = 1000; /* more than a busy machine's stalls */
     if (fm_remote_open(&remote, &config, &error)) fail_msg("%s", error.message);
     return remote;
 }
@@ -123,7 +123,7 @@ static void check_pixels(const uint8_t *actual) {
 static void pixels_are_those_of_files(void **state) {
     (void)state;
     static uint8_t actual[sizeof(expected)];
-    fm_remote *remote = remote_open(10);
+    fm_remote *remote = remote_open(500);
     fm_loader *loader = loader_open(remote, false);
     for (int faults = 0; faults <= 30; faults += 30) {
         test_http_random(server, 5, faults);
@@ -153,7 +153,7 @@ static void files_need_no_more(void **state) {
     fm_loader *loader = loader_open(NULL, false);
     fm_loader_stats(loader, &alone);
     fm_loader_close(&loader);
-    fm_remote *remote = remote_open(10);
+    fm_remote *remote = remote_open(20000);
     loader = loader_open(remote, false);
     fm_loader_stats(loader, &with);
     fm_loader_close(&loader);
@@ -207,7 +207,7 @@ static int run_with_fallback(fm_loader *loader, const char *why) {
 
 static void missing_objects_are_reported(void **state) {
     (void)state;
-    fm_remote *remote = remote_open(10);
+    fm_remote *remote = remote_open(20000);
     fm_loader *loader = loader_open(remote, true);
     int n = 0;
     for (int i = 1; i < N_FILES; i += 20, n++) script_one(i, "status=403,code=AccessDenied");
@@ -303,7 +303,7 @@ static void random_faults(void **state) {
 static void epochs_stop_in_the_middle(void **state) {
     (void)state;
     static uint8_t actual[sizeof(expected)];
-    fm_remote *remote = remote_open(10);
+    fm_remote *remote = remote_open(500);
     fm_loader *loader = loader_open(remote, false);
     static const char *const scripts[] = {"delay=100000", "stall=100", "status=503,retry-after=60",
                                           "reset=50 stall=0"};

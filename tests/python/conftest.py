@@ -35,6 +35,7 @@ import helpers
 import torch_iterators  # noqa: F401  ends iterators that tests leave behind
 from feedmill.engine.pool import EnginePool
 from feedmill.profiling.counting.records import native_steps
+from feedmill.system import peer_processes
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +46,13 @@ def small_images(tmp_path_factory):
         width, height = 20 + i, 60 - i
         helpers.save_jpeg(root / f"class{i % 2}" / f"{i:03}.jpg", width, height, seed=i)
     return root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_peer_processes(tmp_path_factory):
+    """The default number of threads depends on how many other processes use feedmill, and so on
+    tests that run at the same time."""
+    peer_processes.PARENT_FOLDERS = [str(tmp_path_factory.mktemp("peers"))]
 
 
 @pytest.fixture

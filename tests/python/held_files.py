@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -50,6 +51,9 @@ class HeldFiles:
         self._rule.unlink()
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+        # Repeatedly, as libfuse misses a signal that arrives just before it begins to wait.
+        while self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
         self._control.cleanup()

@@ -308,9 +308,9 @@ def threads():
 
 
 def threads_left(before):
-    """Threads that have started since `before`. Waits a little, as joined threads may still be
-    listed for a moment."""
-    for _ in range(100):
+    """Threads that have started since `before`. Waits, as joined threads may still be listed for a
+    moment."""
+    for _ in range(15000):
         if not (left := threads() - before):
             break
         time.sleep(0.02)

@@ -23,29 +23,34 @@ def started():
     """Yields (URL, access key, secret key) of a server that refuses wrong signatures and unknown
     keys. Skips the test without moto."""
     pytest.importorskip("moto.server")
-    port = free_port()
-    # Four requests are needed to make a user; all others need a valid signature.
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(5):  # another process may take the port before the server does
+        port = free_port()
+        # Four requests are needed to make a user; all others need a valid signature.
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if is_open(port, server):
+            break
+    else:
+        pytest.skip("moto's server ended at once")
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until_open(port, server)
         yield url, *make_user(url)
     finally:
         server.kill()
         server.wait()
 
 
-def wait_until_open(port, server):
+def is_open(port, server):
+    """Waits until the server listens, or has ended."""
     while server.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
+            return server.poll() is None
         except OSError:
             time.sleep(0.05)
-    pytest.skip("moto's server ended at once")
+    return False
 
 
 def client_of(kind, url, key, secret):

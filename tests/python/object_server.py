@@ -38,6 +38,7 @@ class ObjectServer:
         served = self
 
         class Handler(BaseHTTPRequestHandler):
+            wbufsize = -1  # headers and body leave together
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 

@@ -143,7 +143,7 @@ _OPERATIONS = {
     "box blur": lambda image, draw: blurred(image, ImageFilter.BoxBlur(draw(_RADII))),
     "blur": lambda image, draw: image.filter(ImageFilter.BLUR),
     "smooth": lambda image, draw: image.filter(ImageFilter.SMOOTH),
-    "median": lambda image, draw: image.filter(ImageFilter.MedianFilter(3)),
+    "median": lambda image, draw: blurred(image, ImageFilter.MedianFilter(3)),
     "invert": lambda image, draw: ImageOps.invert(image),
     "solarize": lambda image, draw: ImageOps.solarize(image, draw(st.integers(-3, 260))),
     "posterize": lambda image, draw: ImageOps.posterize(image, draw(st.integers(0, 9))),

@@ -355,12 +355,12 @@ def test_a_batch_sent_to_another_process_stays(method):
     images, _ = next(iterator)
     expected = float(images.sum())
     queue.put(images)
-    assert results.get(timeout=100) == "have it"
+    assert results.get(timeout=600) == "have it"
     del images
     for images, _ in iterator:
         images.fill_(-1)
     queue.put(None)
-    assert results.get(timeout=100) == expected
+    assert results.get(timeout=600) == expected
     reader.join()
 
 
@@ -492,14 +492,16 @@ def test_nothing_is_left():
         for batch in our_batches(DataLoader(Images(), batch_size=4, num_workers=2)):
             del batch
 
+    others = n_held()[1], set(received._senders)  # earlier tests'
     run()
     before = n_held()
-    assert before[1] == 0
+    assert before[1] <= others[0]
     for _ in range(4):
         run()
     after = n_held()
     # torch's own iterators keep the ends of a pipe open for a while.
-    assert after[0] <= before[0] + 2 and after[1] == 0 and not received._senders
+    assert after[0] <= before[0] + 2 and after[1] <= others[0]
+    assert set(received._senders) <= others[1]
 
 
 def test_strategy_file_system_is_left_alone():

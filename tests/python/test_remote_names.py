@@ -185,7 +185,7 @@ def test_cache(served):
 
 def test_waits_tell_what_reads_did(served):
     server, _, _, urls = served
-    server.status = lambda path: time.sleep(0.05) or 200
+    server.status = lambda path: time.sleep(0.3) or 200
     loader = remote_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
     images_of(loader)
     stats = loader.stats()
@@ -199,7 +199,7 @@ def test_waits_tell_what_reads_did(served):
 
 def test_waits_of_a_run_and_scalars_tell_what_reads_did(served):
     server, _, _, urls = served
-    server.status = lambda path: time.sleep(0.05) or 200
+    server.status = lambda path: time.sleep(0.3) or 200
     states, written = [None], {}
 
     class Writer:

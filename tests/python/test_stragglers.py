@@ -436,7 +436,7 @@ def test_a_slow_rank_is_named_with_its_cause(tmp_path, n, what, slow_rank):
     with contextlib.ExitStack() as stack:
         if what == "storage":
             mount = tmp_path / "mount"
-            held = held_files.HeldFiles(slow, mount, "none.jpg", open_ms=700)
+            held = held_files.HeldFiles(slow, mount, "none.jpg", open_ms=3000)
             stack.callback(held.close)
             slow = mount
         torchrun(n, HERE / "slow_rank.py", fast, slow, what, slow_rank, tmp_path)

@@ -146,12 +146,13 @@ def test_torchs_path_and_watched_loaders(tmp_path):
 def test_samples_are_taken_every_interval(monkeypatch, tmp_path):
     monkeypatch.setattr(recorder, "INTERVAL_NS", 10_000_000)
     watched = feedmill.watch(range(10), log=str(tmp_path / "log"))
+    assert watched.stats().system is None
     seen = set()
     for _ in watched:
         time.sleep(0.004)
         latest = watched.stats().system
         seen.add(latest and latest["latest"]["clock_ns"])
-    assert None in seen and len(seen) >= 3
+    assert len(seen - {None}) >= 2
 
 
 LOADERS = {

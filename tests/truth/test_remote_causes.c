@@ -142,12 +142,14 @@ static void must(bool ok, const char *what) {
     if (!ok) fail_msg("%s: %s", what, strerror(errno));
 }
 
+static uint32_t late_us;
+
 /* Serves the image once, to the second connection: the first one fills the queue of connections, so
  * that the kernel drops others until it is accepted. */
 static void *accept_late(void *argument) {
     const int listener = *(const int *)argument;
     char text[4096];
-    usleep(200000);
+    usleep(late_us);
     const int first = accept(listener, NULL, NULL), second = accept(listener, NULL, NULL);
     const ssize_t n = read(second, text, sizeof(text));
     snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", file_bytes);
@@ -184,6 +186,7 @@ static void a_late_connection_is_connecting(void **state) {
     (void)state;
     bool is_right = false;
     for (int i = 0; i < MOST_TRIES && !is_right; i++) {
+        late_us = 200000u << i; /* later than a slow machine connects */
         const fm_step step = connect_late();
         is_right = is_most(&step, step.storage.storage_connect_ns);
     }

@@ -510,16 +510,27 @@ static bool is_no_stall(const job *what, const outcome *out) {
            out->data_wait_ns * 100 < out->wall_ns;
 }
 
+/* Four times as long as the loader takes for a batch on this machine, and at least that long. */
+static uint32_t slow_step_us(const job *what, uint32_t least_us) {
+    static outcome out;
+    job unhindered = *what;
+    unhindered.step_us = 0;
+    unhindered.hold = false;
+    run(&unhindered, &out);
+    const uint64_t us = 4 * (out.wall_ns / out.n_steady) / 1000;
+    return us > least_us ? (uint32_t)us : least_us;
+}
+
 static void a_null_source_is_no_stall(void **state) {
     (void)state;
-    const job null = {
-        .in_memory = true, .batch_size = 4, .n_batches = 500, .n_threads = 1, .step_us = 1000};
+    job null = {.in_memory = true, .batch_size = 4, .n_batches = 500, .n_threads = 1};
+    null.step_us = slow_step_us(&null, 1000);
     check_once(&null, is_no_stall);
 }
 
 static void a_slow_consumer_is_no_stall(void **state) {
     job slow = small_job(state);
-    slow.step_us = 20000;
+    slow.step_us = slow_step_us(&slow, 20000);
     check_once(&slow, hardly_waits);
 }
 
@@ -532,7 +543,7 @@ static bool held_and_hardly_waits(const job *what, const outcome *out) {
 
 static void holding_all_batches_is_no_stall(void **state) {
     job holder = small_job(state);
-    holder.step_us = 5000;
+    holder.step_us = slow_step_us(&holder, 5000);
     holder.hold = true;
     check_once(&holder, held_and_hardly_waits);
 }

@@ -455,7 +455,6 @@ static void redirects_without_a_whole_body_are_followed(void **state) {
     (void)state;
     session self;
     fm_remote_config settings = quick_config();
-    settings.stall_timeout_ms = 500;
     settings.max_attempts = 1;
     session_open(&self, &settings, (fm_reader_config){0});
     put("/a/there", 3, N_BYTES);
@@ -464,18 +463,25 @@ static void redirects_without_a_whole_body_are_followed(void **state) {
              test_http_port(server));
     const char *const scripts[] = {
         "redirect=/a/there,body=1000000",        "redirect=there,body=100,reset=10",
-        "redirect=../a/there,body=100,short=10", "redirect=?x=y,body=100,stall=10 ok",
-        "redirect=/a/there,body=100,reset=0",    absolute,
+        "redirect=../a/there,body=100,short=10", "redirect=/a/there,body=100,reset=0",
+        absolute,
     };
     put("/a/here", 3, N_BYTES);
     for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
         test_http_script(server, "/a/here", scripts[i]);
         check_whole(&self, "/a/here", 3, N_BYTES);
     }
-    assert_int_equal(test_http_count(server, "GET /a/here?x=y "), 1);
     test_http_script(server, "/a/here", "redirect=ftp://127.0.0.1/,body=100,short=10");
     get one = get_range(&self, "/a/here", 0, 0);
     assert_string_equal(one.why, "HTTP 302: a redirect that can't be followed");
+    session_close(&self);
+    /* On a busy machine others may seem to stall as well, and are asked again. */
+    settings.stall_timeout_ms = 500;
+    settings.max_attempts = 1000;
+    session_open(&self, &settings, (fm_reader_config){0});
+    test_http_script(server, "/a/here", "redirect=?x=y,body=100,stall=10 ok");
+    check_whole(&self, "/a/here", 3, N_BYTES);
+    assert_true(test_http_count(server, "GET /a/here?x=y ") >= 1);
     session_close(&self);
 }
 
@@ -534,8 +540,7 @@ static void absent_servers_are_reported(void **state) {
     (void)state;
     session self;
     fm_remote_config settings = quick_config();
-    settings.give_up_ms = 1500;
-    settings.connect_timeout_ms = 500;
+    settings.give_up_ms = 6000;
     settings.max_attempts = 2; /* counts answers only */
     session_open(&self, &settings, (fm_reader_config){0});
     test_http_vanish(server, true);
@@ -619,7 +624,7 @@ static void random_faults(void **state) {
         session self;
         fm_remote_config settings = quick_config();
         settings.stall_timeout_ms = 500;
-        settings.max_attempts = seed == 3 ? 2 : 10;
+        settings.max_attempts = seed == 3 ? 2 : 1000; /* more than a busy machine's stalls */
         session_open(&self, &settings, (fm_reader_config){.buffer_bytes = 256 << 10});
         test_http_random(server, seed, 30);
         submit_many(&self, gets, 5000);
@@ -719,6 +724,7 @@ static void requests_are_limited(void **state) {
     static get gets[N_MANY];
     fm_remote_config settings = quick_config();
     settings.max_requests = 7;
+    settings.hedge_percent = 0; /* the server may not yet know which request was given up */
     session_open(&self, &settings, (fm_reader_config){0});
     submit_many(&self, gets, 3000);
     assert_true(test_reads_wait(&self.reads, N_MANY));
@@ -735,7 +741,7 @@ static void reads_tell_their_stages(void **state) {
     session_open(&self, &settings, (fm_reader_config){0});
     put("/object", 1, N_BYTES);
     test_http_script(server, "/object",
-                     "status=500,delay=50 status=503,retry-after=1 delay=60,drip=99996");
+                     "status=500,delay=50 status=503,retry-after=1 delay=60,drip=99960");
     get one = get_range(&self, "/object", 0, 0);
     test_check_file(&one.read, 1, N_BYTES);
     const fm_read_times *const times = &one.read.times;
@@ -765,7 +771,7 @@ static void reads_are_held_by_throttling(void **state) {
     for (uint32_t i = 0; i < N_MANY; i++) {
         char path[32];
         snprintf(path, sizeof(path), "/%u", i);
-        test_http_script(server, path, i < 32 ? "status=503 delay=20" : "delay=20");
+        test_http_script(server, path, i < 32 ? "status=503 delay=100" : "delay=100");
     }
     submit_many(&self, gets, 3000);
     assert_true(test_reads_wait(&self.reads, N_MANY));
