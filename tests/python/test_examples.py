@@ -239,6 +239,7 @@ def test_imagenet_under_torchrun(photos, tmp_path):
 @pytest.mark.parametrize(
     "name", ["cifar10_classifier.py", "tensors_in_ram.py", "opencv_dataset.py"]
 )
+@pytest.mark.slow
 def test_smoke(name, tmp_path):
     process = start(EXAMPLES / name, "--smoke", folder=tmp_path)
     out = finish(process)

@@ -200,6 +200,7 @@ def check_closed():
             loader.close()
 
 
+@pytest.mark.slow
 def test_every_method_of_a_closed_loader_raises():
     run_script("import test_native_module as tests; tests.check_closed()")
 
@@ -215,6 +216,7 @@ def check_any_arguments():
             assert name
 
 
+@pytest.mark.slow
 def test_methods_accept_or_refuse_any_arguments():
     run_script("import test_native_module as tests; tests.check_any_arguments()")
 

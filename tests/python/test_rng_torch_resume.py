@@ -165,6 +165,7 @@ def check(dataset, positions, n_epochs=2, epoch=0, **options):
 POSITIONS = (0, 1, 3, -2, -1)  # the last ones: before the last batch, and behind it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(mixed, name):
     check(ImageFolder(mixed, TRANSFORMS[name]), POSITIONS, num_workers=3)
@@ -199,6 +200,7 @@ def test_views_and_images_in_memory(mixed):
     check(images, (1, 3), num_workers=3, batch_size=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {"num_workers": 2, "generator": 21},
     {"num_workers": 2, "sampler": subset},
