@@ -462,8 +462,10 @@ static void redirects_without_a_whole_body_are_followed(void **state) {
     snprintf(absolute, sizeof(absolute), "redirect=http://127.0.0.1:%d/a/there,body=100,short=10",
              test_http_port(server));
     const char *const scripts[] = {
-        "redirect=/a/there,body=1000000",        "redirect=there,body=100,reset=10",
-        "redirect=../a/there,body=100,short=10", "redirect=/a/there,body=100,reset=0",
+        "redirect=/a/there,body=1000000",
+        "redirect=there,body=100,reset=10",
+        "redirect=../a/there,body=100,short=10",
+        "redirect=/a/there,body=100,reset=0",
         absolute,
     };
     put("/a/here", 3, N_BYTES);
