@@ -426,7 +426,7 @@ def torchrun(n, script, *arguments):
 ])
 def test_a_slow_rank_is_named_with_its_cause(tmp_path, n, what, slow_rank):
     fast, slow = tmp_path / "fast", tmp_path / "slow"
-    size = 4000 if what == "decode" else 16
+    size = 6000 if what == "decode" else 16
     for i in range(16 * n):
         helpers.save_jpeg(fast / f"{i % 2}" / f"{i}.jpg", 16, 16, seed=i)
     helpers.save_jpeg(slow / "0" / "0.jpg", size, size)
@@ -454,10 +454,10 @@ def test_a_slow_rank_is_named_with_its_cause(tmp_path, n, what, slow_rank):
     assert found.basis == MARKS and found.n_steps == 16 and sorted(ranks) == list(range(n))
     held = found.held[slow_rank]
     assert held.ns > 0.5 * found.ns
-    # On a busy machine, decoding also waits for a CPU.
-    causes = {"storage": ["storage_ns"], "loop": [LOOP],
-              "decode": ["decode_ns", "transform_ns", "starved_ns"]}[what]
-    assert sum(held.parts[name] for name in causes) > 0.8 * held.ns
+    # On a busy machine, decoding also waits for a CPU, and so does reading.
+    causes, least = {"storage": (["storage_ns"], 0.8), "loop": ([LOOP], 0.8),
+                     "decode": (["decode_ns", "transform_ns", "starved_ns"], 0.5)}[what]
+    assert sum(held.parts[name] for name in causes) > least * held.ns
 
 
 def test_all_ranks_needs_a_process_group(numbered):
