@@ -101,7 +101,7 @@ static fm_remote *remote_open(uint32_t stall_timeout_ms) {
     fm_error error;
     fm_remote_config_init(&config);
     config.stall_timeout_ms = stall_timeout_ms;
-    config.max_attempts = 1000; /* more than a busy machine's stalls */
+    config.max_attempts = 1000; /* on a busy machine, some end by the stall timeout */
     if (fm_remote_open(&remote, &config, &error)) fail_msg("%s", error.message);
     return remote;
 }

@@ -142,7 +142,7 @@ static void must(bool ok, const char *what) {
     if (!ok) fail_msg("%s: %s", what, strerror(errno));
 }
 
-static uint32_t late_us;
+static uint32_t late_us; /* how long accept_late() waits */
 
 /* Serves the image once, to the second connection: the first one fills the queue of connections, so
  * that the kernel drops others until it is accepted. */
@@ -186,7 +186,7 @@ static void a_late_connection_is_connecting(void **state) {
     (void)state;
     bool is_right = false;
     for (int i = 0; i < MOST_TRIES && !is_right; i++) {
-        late_us = 200000u << i; /* later than a slow machine connects */
+        late_us = 200000u << i; /* a slow machine needs longer to begin its connection */
         const fm_step step = connect_late();
         is_right = is_most(&step, step.storage.storage_connect_ns);
     }
