@@ -266,8 +266,25 @@ typedef enum fm_resize_order {
     FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12.1: always the horizontal one */
     FM_RESIZE_PILLOW_13 = 1,        /* from 13.0: vertical if h - oh > 0 and h - oh > 2 (w - ow) */
     FM_RESIZE_PILLOW_12_2 = 2,      /* 12.2 up to 13.0: vertical if oh < h and h > 100 w */
-    FM_RESIZE_TORCH = 3 /* torch's interpolate(antialias=True), always the horizontal one */
+    FM_RESIZE_TORCH = 3, /* torch's interpolate(antialias=True), always the horizontal one */
+    /* The same of float32 tensors, by FM_FILTER_BILINEAR only; see fm_float_resize. */
+    FM_RESIZE_TORCH_FLOAT = 4
 } fm_resize_order;
+
+/* What FM_RESIZE_TORCH_FLOAT resizes, and how. */
+typedef struct fm_float_resize {
+    /* How torch was compiled for the CPU decides how it rounds. An output is the sum of its taps'
+     * products, added in order; the taps behind the first are added in runs of this many, each
+     * product rounded and then added, and the fewer taps behind the last whole run by fused
+     * multiply-add. 1: nothing is fused; 0: every tap but the first. At most 64. */
+    int32_t run_taps;
+    /* [3][256] values by channel and pixel value, which are resized; copied at open. The result is
+     * then (resized - mean) / std; the dtype must be FM_FLOAT32, value_table must be NULL, and
+     * after the resize only CENTER_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP without fill and
+     * RANDOM_ERASING may follow. NULL: the pixel values themselves are resized, and the result is
+     * rounded to pixel values, ties to even. */
+    const float *values;
+} fm_float_resize;
 
 /*
  * The transform of decoded images. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW,
@@ -286,6 +303,7 @@ typedef struct fm_transform {
      * caller's own code converts to 16 bits; a table reproduces it exactly. */
     const void *value_table;
     fm_resize_order resize_order;
+    fm_float_resize float_resize; /* with FM_RESIZE_TORCH_FLOAT */
     /* Only with fm_arrays of images: their size, which no op then needs to set, and their channels:
      * 3, or 1 for grayscale, whose result has one channel, too (the table's first). 0: not given.
      */

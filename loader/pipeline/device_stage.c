@@ -22,7 +22,7 @@ static fm_copy_slot *slot_at(fm_device_stage *stage, uint64_t number) {
 int fm_device_stage_plan(const fm_device_config *config, const fm_transform *transform,
                          bool has_sections, fm_plan *plan, fm_error *error) {
     const bool converts = config->kind != FM_DEVICE_NONE && config->convert && !has_sections &&
-                          plan->dtype != FM_UINT8 && !plan->erases;
+                          plan->dtype != FM_UINT8 && !plan->erases && !plan->keeps_floats;
     if (!converts) return FM_OK;
     fm_transform bytes = *transform;
     bytes.dtype = FM_UINT8;

@@ -227,6 +227,8 @@ int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, in
         pixels->front.out_width = geometry.window.width;
         pixels->front.out_height = geometry.window.height;
     }
+    /* torch's resize of floats has no part of the input to resize. */
+    if (divisor && plan->resizes_floats) *divisor = 1;
     if (divisor && *divisor > 1) {
         const bool second = geometry.second_filter;
         const fm_filter filter = second ? plan->second_filter : plan->filter;

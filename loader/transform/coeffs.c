@@ -16,8 +16,8 @@ static int refuse(int32_t n_out, int32_t stride, fm_error *error) {
                         (int)stride);
 }
 
-static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_counter *counter,
-                   fm_error *error) {
+int fm_coeffs_reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_counter *counter,
+                      fm_error *error) {
     const size_t n_outputs = (size_t)n_out, n_weights = n_outputs * (size_t)stride;
     const size_t n_scratch = LANES * (size_t)stride;
     if (n_outputs > coeffs->n_outputs_held) {
@@ -43,6 +43,10 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
         coeffs->n_scratch_held = coeffs->scratch ? n_held : 0;
         if (!coeffs->n_scratch_held) return refuse(n_out, stride, error);
     }
+    coeffs->n = n_out;
+    coeffs->stride = stride;
+    coeffs->max_taps = 0;
+    coeffs->has_table = false;
     return FM_OK;
 }
 
@@ -350,12 +354,8 @@ int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
     const int32_t widest = (int32_t)ceil(pass.support) * 2 + 1;
     /* A multiple of four, as the horizontal kernels load four weights at a time. */
     const int32_t stride = ((widest < in_size ? widest : in_size) + 3) / 4 * 4;
-    const int status = reserve(coeffs, n_out, stride, counter, error);
+    const int status = fm_coeffs_reserve(coeffs, n_out, stride, counter, error);
     if (status) return status;
-    coeffs->n = n_out;
-    coeffs->stride = stride;
-    coeffs->max_taps = 0;
-    coeffs->has_table = false;
     int32_t bits = FM_COEFFS_BITS;
     if (filter == FM_FILTER_NEAREST) {
         compute_nearest(coeffs, pass.scale, out_first);
@@ -444,7 +444,7 @@ int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *c
 
 int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
                          fm_error *error) {
-    const int status = reserve(coeffs, other->n, other->stride, counter, error);
+    const int status = fm_coeffs_reserve(coeffs, other->n, other->stride, counter, error);
     if (status) return status;
     return fm_coeffs_reserve_table(coeffs, other->n_table_bytes_held, counter, error);
 }

@@ -14,6 +14,8 @@
  * An output of torch's is (2^(bits - 1) + sum of weights * input) >> bits. That is the formula
  * above with 2^(22 - bits) times these weights, which are stored here.
  *
+ * float_resize.h has other weights, of float32.
+ *
  * The caller owns the struct; one thread at a time.
  */
 #ifndef FM_TRANSFORM_COEFFS_H
@@ -35,9 +37,12 @@ typedef struct fm_coeffs {
     bool clips;         /* a sum may round to less than 0 or more than 255 */
     int32_t *first;     /* by output; after computing, first and first + n_taps never decrease */
     int32_t *n_taps;    /* by output, 1 to stride */
-    int32_t *weights;   /* by output and tap; 0 after an output's taps, up to the stride */
-    double *scratch;    /* weights of some outputs before rounding */
-    bool has_table;     /* a kernel's prepare function has filled `table` from the weights */
+    union {
+        int32_t *weights; /* by output and tap; 0 after an output's taps, up to the stride */
+        float *floats;    /* float_resize.h's; undefined after an output's taps */
+    };
+    double *scratch; /* weights of some outputs before rounding */
+    bool has_table;  /* a kernel's prepare function has filled `table` from the weights */
     uint8_t *table;
     /* Capacities of the arrays. */
     size_t n_outputs_held, n_weights_held, n_scratch_held, n_table_bytes_held;
@@ -59,6 +64,11 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
 int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
                            const float span[2], int32_t out_size, int32_t out_first, int32_t n_out,
                            fm_mem_counter *counter, fm_error *error);
+
+/* Prepares the struct and its arrays for n_out outputs of up to `stride` taps, which are to be
+ * computed. FM_OK or FM_ERR_NOMEM. */
+int fm_coeffs_reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_counter *counter,
+                      fm_error *error);
 
 /* The one of two filters with the larger support, which needs more memory. */
 fm_filter fm_coeffs_wider(fm_filter a, fm_filter b);

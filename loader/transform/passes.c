@@ -1,11 +1,14 @@
 #define _GNU_SOURCE
 #include "transform/passes.h"
 
+#include "transform/float_resize.h"
+
 static bool is_same(const fm_pass_key *a, const fm_pass_key *b) {
     return a->filter == b->filter && a->in_size == b->in_size && a->out_size == b->out_size &&
            a->first == b->first && a->n == b->n && a->span[0] == b->span[0] &&
            a->span[1] == b->span[1] && a->short_weights == b->short_weights &&
-           a->mirror_input == b->mirror_input && a->mirror_output == b->mirror_output;
+           a->floats == b->floats && a->mirror_input == b->mirror_input &&
+           a->mirror_output == b->mirror_output;
 }
 
 static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
@@ -13,14 +16,22 @@ static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
     const fm_pass_key *const key = &pass->key;
     const float whole[2] = {0.0f, (float)key->in_size};
     coeffs->short_weights = key->short_weights;
-    const int status = fm_coeffs_compute_part(
-        coeffs, key->filter, key->in_size, key->span[1] > 0.0f ? key->span : whole, key->out_size,
-        key->first, key->n, passes->counter, error);
+    const int status =
+        key->floats ? fm_float_weights_compute(coeffs, key->in_size, key->out_size, key->first,
+                                               key->n, passes->counter, error)
+                    : fm_coeffs_compute_part(coeffs, key->filter, key->in_size,
+                                             key->span[1] > 0.0f ? key->span : whole, key->out_size,
+                                             key->first, key->n, passes->counter, error);
     if (status) return status;
     int32_t end;
     fm_coeffs_span(coeffs, &pass->begin, &end);
     pass->length = end - pass->begin;
     fm_coeffs_shift(coeffs, pass->begin);
+    if (key->floats) {
+        /* Mirrored weights would change the order of additions; pixels are mirrored instead. */
+        if (key->mirror_input) pass->begin = key->in_size - end;
+        return FM_OK;
+    }
     /* Mirroring the weights instead of the pixels costs nothing per row. */
     if (key->mirror_input) {
         fm_coeffs_mirror_input(coeffs, pass->length);

@@ -20,6 +20,7 @@ typedef struct fm_pass_key {
     int32_t first, n;          /* the outputs that are needed */
     float span[2];             /* the part of the input that is resized; 0, 0: all of it */
     bool short_weights;        /* fm_coeffs.short_weights */
+    bool floats;               /* weights of float_resize.h, whatever the filter */
     bool mirror_input;         /* the input is stored mirrored */
     bool mirror_output;        /* the outputs are needed in mirrored order */
 } fm_pass_key;

@@ -207,6 +207,35 @@ static void set_value(fm_plan *plan, int channel, int i, float value) {
             plan->dtype == FM_FLOAT16 ? fm_float16_bits(value) : fm_bfloat16_bits(value);
 }
 
+/* Sets what the resize of floats needs. */
+static int init_float_resize(fm_plan *plan, const fm_transform *transform, fm_error *error) {
+    const fm_float_resize *const resize = &transform->float_resize;
+    if (transform->resize_order != FM_RESIZE_TORCH_FLOAT) return FM_OK;
+    if (plan->filter != FM_FILTER_BILINEAR || plan->second_filter != FM_FILTER_BILINEAR)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "resize_order %d needs the filter bilinear, %d; it is %d",
+                            FM_RESIZE_TORCH_FLOAT, FM_FILTER_BILINEAR, (int)plan->filter);
+    if (resize->run_taps < 0 || resize->run_taps > 64)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "float_resize.run_taps is %d; allowed are 0 to 64",
+                            (int)resize->run_taps);
+    plan->resizes_floats = true;
+    plan->run_taps = resize->run_taps;
+    plan->keeps_floats = resize->values;
+    for (int i = 0; i < 3 * 256; i++)
+        plan->resized_values[i / 256][i % 256] =
+            resize->values ? resize->values[i] : (float)(i % 256);
+    if (!resize->values) return FM_OK;
+    if (plan->dtype != FM_FLOAT32 || plan->augments || transform->value_table)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "float_resize.values needs dtype %d (float32), no value_table, and ops "
+                            "that are geometric, but for RandomErasing",
+                            FM_FLOAT32);
+    memcpy(plan->mean, transform->mean, sizeof(plan->mean));
+    memcpy(plan->std, transform->std, sizeof(plan->std));
+    return FM_OK;
+}
+
 /* In torchvision's float32 steps: ToTensor divides by 255, Normalize subtracts and divides. */
 static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *error) {
     if (transform->value_table) {
@@ -220,8 +249,12 @@ static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *er
                                 "channel %d: mean is %g and std is %g; both must be finite, and "
                                 "std not 0",
                                 channel, (double)mean, (double)std);
-        for (int value = 0; value < 256; value++)
-            set_value(plan, channel, value, ((float)value / 255.0f - mean) / std);
+        for (int value = 0; value < 256; value++) {
+            /* With keeps_floats, for what is not resized. */
+            const float scaled =
+                plan->keeps_floats ? plan->resized_values[channel][value] : (float)value / 255.0f;
+            set_value(plan, channel, value, (scaled - mean) / std);
+        }
     }
     return FM_OK;
 }
@@ -243,12 +276,13 @@ int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) 
                             "layout is %d; allowed are %d (NCHW) and %d (NHWC)",
                             (int)transform->layout, FM_NCHW, FM_NHWC);
     if ((int)transform->resize_order < FM_RESIZE_HORIZONTAL_FIRST ||
-        transform->resize_order > FM_RESIZE_TORCH)
+        transform->resize_order > FM_RESIZE_TORCH_FLOAT)
         return fm_error_set(error, FM_ERR_ARGUMENT, "resize_order is %d; allowed are %d to %d",
                             (int)transform->resize_order, FM_RESIZE_HORIZONTAL_FIRST,
-                            FM_RESIZE_TORCH);
+                            FM_RESIZE_TORCH_FLOAT);
     int status = check_in(transform, error);
     if (!status) status = add_ops(plan, transform, error);
+    if (!status) status = init_float_resize(plan, transform, error);
     if (!status && plan->dtype != FM_UINT8) status = fill_table(plan, transform, error);
     if (status) return status;
     plan->sample_bytes = (size_t)plan->channels * (size_t)plan->out_height *

@@ -32,6 +32,11 @@ typedef struct fm_plan {
     fm_filter filter;        /* of the op that resizes */
     fm_filter second_filter; /* the one that it may draw instead; if none, the same as `filter` */
     fm_resize_order resize_order;
+    bool resizes_floats; /* FM_RESIZE_TORCH_FLOAT */
+    bool keeps_floats;   /* its results are not rounded to bytes */
+    int32_t run_taps;    /* fm_float_resize */
+    float resized_values[3][256];
+    float mean[3], std[3];     /* with keeps_floats: applied to the resized values */
     bool stream;               /* stores may bypass the cache; false after fm_plan_init() */
     size_t sample_bytes;       /* channels * out_height * out_width * size of dtype */
     union {                    /* output value by channel and byte */

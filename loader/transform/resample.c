@@ -2,6 +2,8 @@
 #include "transform/resample.h"
 
 #include "base/number.h"
+#include "transform/float_pixels.h"
+#include "transform/float_resize.h"
 #include "transform/kernels.h"
 #include "transform/passes.h"
 #include "transform/store.h"
@@ -27,6 +29,7 @@ struct fm_resample {
     const fm_plan *plan;
     fm_mem_counter *counter;
     fm_kernels kernels;
+    fm_float_kernels float_kernels; /* if the plan resizes floats */
     fm_store store;
     fm_passes column_passes, row_passes;
 
@@ -35,6 +38,8 @@ struct fm_resample {
     const fm_coeffs *columns, *rows; /* if the pass is needed */
     bool resize_columns, resize_rows;
     bool vertical_first;       /* if both passes are needed */
+    bool floats;               /* the passes resize floats */
+    bool mirror_in;            /* if so: decoded rows are mirrored */
     bool mirror;               /* rows are mirrored before the store */
     fm_box visible;            /* the part of the output that shows the image */
     int32_t n_rows, row_width; /* needed rows and pixels of each */
@@ -47,7 +52,8 @@ struct fm_resample {
     row_set blocks;  /* decoded rows, if the horizontal pass is first */
     row_set ring;    /* input of the vertical pass: decoded or horizontally resized rows */
     row_set between; /* output of the vertical pass */
-    row_set last;    /* rows after the horizontal pass, if it is second; or mirrored rows */
+    row_set last;    /* rows after the horizontal pass, if it is second; mirrored or rounded rows */
+    row_set line;    /* a decoded row as floats */
     const uint8_t *gathered[FM_RESAMPLE_ROWS]; /* FM_FILTER_NEAREST: rows of the ring, as output */
 };
 
@@ -118,6 +124,13 @@ static bool is_scaled(int32_t size, const float span[2], int32_t out_size) {
     return out_size != size || is_part;
 }
 
+/* Whether torch resizes a float32 image of the source's size, which it does by both passes. */
+static bool resizes_floats(const fm_resample *resample, const fm_geometry *geometry) {
+    return resample->plan->resizes_floats &&
+           (is_scaled(geometry->source.width, geometry->resized_columns, geometry->resized_width) ||
+            is_scaled(geometry->source.height, geometry->resized_rows, geometry->resized_height));
+}
+
 static bool has_short_weights(const fm_resample *resample) {
     return resample->plan->resize_order == FM_RESIZE_TORCH;
 }
@@ -128,7 +141,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
                          int32_t n, int32_t *left, int32_t *width, fm_error *error) {
     const int32_t in_size = geometry->source.width;
     resample->resize_columns =
-        is_scaled(in_size, geometry->resized_columns, geometry->resized_width);
+        resample->floats || is_scaled(in_size, geometry->resized_columns, geometry->resized_width);
     if (!resample->resize_columns) {
         *left = geometry->mirror_source ? in_size - first - n : first;
         *width = n;
@@ -142,13 +155,15 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
                              .n = n,
                              .span = {geometry->resized_columns[0], geometry->resized_columns[1]},
                              .short_weights = has_short_weights(resample),
+                             .floats = resample->floats,
                              .mirror_input = geometry->mirror_source,
                              .mirror_output = geometry->flip};
     const fm_pass *pass;
     const int status = fm_passes_get(&resample->column_passes, &key, &pass, error);
     if (status) return status;
     resample->columns = &pass->coeffs;
-    resample->mirror = false;
+    resample->mirror = resample->floats && geometry->flip;
+    resample->mirror_in = geometry->mirror_source;
     *left = pass->begin;
     *width = pass->length;
     return FM_OK;
@@ -158,7 +173,8 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
 static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_t first, int32_t n,
                       int32_t *top, int32_t *height, fm_error *error) {
     const int32_t in_size = geometry->source.height;
-    resample->resize_rows = is_scaled(in_size, geometry->resized_rows, geometry->resized_height);
+    resample->resize_rows =
+        resample->floats || is_scaled(in_size, geometry->resized_rows, geometry->resized_height);
     if (!resample->resize_rows) {
         *top = first;
         *height = n;
@@ -170,7 +186,8 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
                              .first = first,
                              .n = n,
                              .span = {geometry->resized_rows[0], geometry->resized_rows[1]},
-                             .short_weights = has_short_weights(resample)};
+                             .short_weights = has_short_weights(resample),
+                             .floats = resample->floats};
     const fm_pass *pass;
     const int status = fm_passes_get(&resample->row_passes, &key, &pass, error);
     if (status) return status;
@@ -215,14 +232,15 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
     clip_window(window.top, window.height, geometry->resized_height, &first_row, &n_rows);
     if (n_columns == 0 || n_rows == 0) return FM_OK;
 
+    resample->floats = resizes_floats(resample, geometry);
     fm_box part; /* of the source */
     int status =
         begin_columns(resample, geometry, first_column, n_columns, &part.left, &part.width, error);
     if (!status)
         status = begin_rows(resample, geometry, first_row, n_rows, &part.top, &part.height, error);
     if (status) return status;
-    resample->vertical_first =
-        resample->resize_columns && resample->resize_rows && rows_first(resample, geometry);
+    resample->vertical_first = resample->resize_columns && resample->resize_rows &&
+                               !resample->floats && rows_first(resample, geometry);
     const int32_t left = first_column - window.left;
     resample->visible = (fm_box){.left = geometry->flip ? window.width - left - n_columns : left,
                                  .top = first_row - window.top,
@@ -247,7 +265,8 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     fm_mem_counter *const counter = resample->counter;
     const size_t in_bytes = 3 * (size_t)row_px;
     const size_t part_bytes = 3 * (size_t)resample->row_width;
-    const size_t out_bytes = 3 * (size_t)resample->visible.width;
+    const size_t px_bytes = resample->floats ? 4 * sizeof(float) : 3; /* after the first pass */
+    const size_t out_bytes = px_bytes * (size_t)resample->visible.width;
     const int32_t n_taps = resample->resize_rows ? resample->rows->max_taps : 1;
     /* The rows that an incomplete output needs, and a block that is being filled. */
     const int32_t n_ring = n_taps + FM_RESAMPLE_ROWS;
@@ -264,7 +283,10 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     if (!status && resample->resize_rows)
         status =
             prepare_rows(&resample->between, FM_RESAMPLE_ROWS, between_bytes, 0, counter, error);
-    if (!status && (resample->vertical_first || resample->mirror))
+    if (!status && resample->floats)
+        status = prepare_rows(&resample->line, 1, 4 * sizeof(float) * (size_t)resample->row_width,
+                              0, counter, error);
+    if (!status && (resample->vertical_first || resample->mirror || resample->floats))
         status = prepare_rows(&resample->last, FM_RESAMPLE_ROWS, out_bytes, 0, counter, error);
     return status;
 }
@@ -347,11 +369,56 @@ static int32_t count_complete(const fm_resample *resample) {
     return n;
 }
 
+/* A row as floats; rows begin at multiples of 16 bytes. */
+static float *floats_of(uint8_t *row) { return (float *)(void *)row; }
+static const float *const *read_floats_of(const uint8_t *const *rows) {
+    return (const float *const *)(const void *)rows;
+}
+
+/* Resizes n rows of bytes to rows of floats of the output's width. */
+static void float_columns(const fm_resample *resample, uint8_t *const *out,
+                          const uint8_t *const *in, int32_t n) {
+    float *const line = floats_of(resample->line.pointers[0]);
+    for (int32_t i = 0; i < n; i++) {
+        fm_float_pixels(line, in[i], resample->row_width, resample->plan, resample->mirror_in);
+        resample->float_kernels.columns(floats_of(out[i]), line, resample->columns,
+                                        resample->plan->run_taps);
+    }
+}
+
+/* The rest for the next n outputs: the vertical pass, rounding or conversion, and the store. */
+static void finish_floats(fm_resample *resample, int32_t n) {
+    const fm_plan *const plan = resample->plan;
+    const fm_coeffs *const coeffs = resample->rows;
+    const int32_t width = resample->visible.width;
+    uint8_t *const row = resample->last.pointers[0], *const mirrored = resample->last.pointers[1];
+    float *const floats = floats_of(resample->between.pointers[0]);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t output = resample->n_stored + i;
+        const size_t y = (size_t)(resample->visible.top + output);
+        const size_t x = (size_t)resample->visible.left;
+        const uint8_t *const *const taps = read_rows_from(&resample->ring, coeffs->first[output]);
+        resample->float_kernels.rows(floats, read_floats_of(taps), coeffs, output, plan->run_taps,
+                                     4 * (size_t)width);
+        if (plan->keeps_floats) {
+            fm_float_store(plan, floats_of(resample->out), y, x, floats, width, resample->mirror);
+            continue;
+        }
+        fm_float_round(row, floats, width);
+        if (resample->mirror) resample->kernels.mirror(mirrored, row, width);
+        store(resample, resample->mirror ? mirrored : row, y, x, (size_t)width);
+    }
+}
+
 /* Resizes n rows to the output's width. */
 static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
                             const uint8_t *const *in, int32_t n) {
     const fm_kernels *const kernels = &resample->kernels;
     const fm_coeffs *const columns = resample->columns;
+    if (resample->floats) {
+        float_columns(resample, out, in, n);
+        return;
+    }
     if (resample->filter != FM_FILTER_NEAREST) {
         kernels->horizontal(out, in, n, columns);
         return;
@@ -391,6 +458,10 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
                         read_rows_from(&resample->blocks, 0), n_rows);
     resample->n_received += n_rows;
     for (int32_t n; (n = count_complete(resample)) > 0; resample->n_stored += n) {
+        if (resample->floats) {
+            finish_floats(resample, n);
+            continue;
+        }
         const uint8_t *const *rows = vertical_pass(resample, n);
         if (resample->vertical_first) {
             horizontal_pass(resample, resample->last.pointers, rows, n);
@@ -456,6 +527,7 @@ int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *cou
     resample->plan = plan;
     resample->counter = counter;
     fm_kernels_init(&resample->kernels, tier);
+    fm_float_kernels_init(&resample->float_kernels, tier);
     fm_store_init(&resample->store, plan, tier);
     status = reserve(resample, error);
     if (status) fm_resample_close(out);
@@ -472,6 +544,7 @@ void fm_resample_close(fm_resample **resample) {
     free_rows(&(*resample)->ring);
     free_rows(&(*resample)->between);
     free_rows(&(*resample)->last);
+    free_rows(&(*resample)->line);
     fm_mem_free(*resample);
     *resample = NULL;
 }

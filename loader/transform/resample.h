@@ -4,7 +4,8 @@
  *
  * The resize equals Pillow's (src/libImaging/Resample.c) bit for bit: 22-bit integer weights, two
  * passes with rounding to 8 bits after each, in the order of plan->resize_order. With
- * FM_RESIZE_TORCH it equals torch's of uint8 tensors, whose weights have 16 bits.
+ * FM_RESIZE_TORCH it equals torch's of uint8 tensors, whose weights have 16 bits, and with
+ * FM_RESIZE_TORCH_FLOAT that of float32 tensors (float_resize.h).
  * FM_FILTER_NEAREST copies pixels.
  *
  * Sequence per sample: fm_resample_begin(), fm_resample_start(), then fm_resample_rows() and

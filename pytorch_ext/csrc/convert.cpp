@@ -164,6 +164,33 @@ bool table_from_bytes(PyObject *bytes, std::string *table, fm_transform *transfo
     return true;
 }
 
+bool check_tuple(const char *what, PyObject *object);
+
+// Parses (run_taps, values or None, mean, std) of fm_float_resize.
+bool float_resize_from_tuple(PyObject *tuple, std::string *values, fm_transform *transform) {
+    if (!tuple || tuple == Py_None) return true;
+    PyObject *bytes = nullptr;
+    char *data = nullptr;
+    Py_ssize_t n_bytes = 0;
+    float *const mean = transform->mean, *const std = transform->std;
+    if (!check_tuple("float_resize", tuple) ||
+        !PyArg_ParseTuple(tuple, "iO(fff)(fff)", &transform->float_resize.run_taps, &bytes,
+                          &mean[0], &mean[1], &mean[2], &std[0], &std[1], &std[2]))
+        return false;
+    if (bytes == Py_None) return true;
+    if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
+    if (size_t(n_bytes) != 3 * 256 * sizeof(float)) {
+        PyErr_Format(PyExc_ValueError,
+                     "float_resize has %zd bytes of values; it must be 3 x 256 float32 values",
+                     n_bytes);
+        return false;
+    }
+    // A std::string's memory is aligned for any type.
+    values->assign(data, size_t(n_bytes));
+    transform->float_resize.values = static_cast<const float *>(static_cast<void *>(&(*values)[0]));
+    return true;
+}
+
 // PyArg_ParseTuple() requires a tuple. False: a Python exception is set.
 bool check_tuple(const char *what, PyObject *object) {
     if (PyTuple_Check(object)) return true;
@@ -229,7 +256,7 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
-// Parses (ops, value_table, resize_order) of each further view. The rest of a view's transform is
+// Parses (ops, value_table, resize_order, float_resize) of each further view. The rest of a view's transform is
 // as the first one's.
 bool views_from_sequence(PyObject *sequence, Config *out) {
     if (!sequence || sequence == Py_None) return true;
@@ -238,14 +265,16 @@ bool views_from_sequence(PyObject *sequence, Config *out) {
     out->views.resize(size_t(n));
     for (View &view : out->views) {
         const Ref item(PySequence_GetItem(sequence, &view - out->views.data()));
-        PyObject *ops = nullptr, *table = nullptr;
+        PyObject *ops = nullptr, *table = nullptr, *float_resize = nullptr;
         int resize_order = 0;
         fm_transform transform = out->config.transform;
         transform.value_table = nullptr;
+        transform.float_resize = {};
         if (!item || !check_tuple("a view", item.get()) ||
-            !PyArg_ParseTuple(item.get(), "OOi", &ops, &table, &resize_order) ||
+            !PyArg_ParseTuple(item.get(), "OOiO", &ops, &table, &resize_order, &float_resize) ||
             !ops_from_sequence(ops, &view.ops) ||
-            !table_from_bytes(table, &view.value_table, &transform))
+            !table_from_bytes(table, &view.value_table, &transform) ||
+            !float_resize_from_tuple(float_resize, &view.resized_values, &transform))
             return false;
         transform.ops = view.ops.data();
         transform.n_ops = view.ops.size();
@@ -323,7 +352,7 @@ struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
     PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
-    PyObject *disk_cache = nullptr;
+    PyObject *disk_cache = nullptr, *float_resize = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -362,14 +391,16 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "read",
                                         "read_threads",
                                         "disk_cache",
+                                        "float_resize",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIO", const_cast<char **>(names), &ops,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOO", const_cast<char **>(names), &ops,
             &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
             &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
             &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
             &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
-            &remote, &read, &config.custom_reader.n_threads, &disk_cache))
+            &remote, &read, &config.custom_reader.n_threads, &disk_cache,
+            &float_resize))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -412,7 +443,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     Arguments given;
     if (!given.parse(args, kwargs, config) || !set_choices(given, config)) return false;
     if (!ops_from_sequence(given.ops, &out->ops) ||
-        !table_from_bytes(given.value_table, &out->value_table, &config.transform))
+        !table_from_bytes(given.value_table, &out->value_table, &config.transform) ||
+        !float_resize_from_tuple(given.float_resize, &out->resized_values, &config.transform))
         return false;
     out->owners = Ref::borrow(given.owners);
     if (!arrays_from_sequence(given.arrays, out) || !image_from_tuple(given.image, out) ||

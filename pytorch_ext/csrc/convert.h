@@ -12,14 +12,14 @@ namespace feedmill {
 // What the transform of a further view points to.
 struct View {
     std::vector<fm_op> ops;
-    std::string value_table;
+    std::string value_table, resized_values;
 };
 
 // An fm_config and everything that it points to. Must outlive the loader that is opened with it.
 struct Config {
     fm_config config;
     std::vector<fm_op> ops;
-    std::string value_table;
+    std::string value_table, resized_values;
     std::vector<View> views; // the further ones
     std::vector<fm_transform> more_views;
     std::string header; // of files of raw values

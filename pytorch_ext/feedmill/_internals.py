@@ -416,6 +416,7 @@ def are_hooks_global() -> bool:
 
 FUNCTIONAL = "torchvision.transforms.functional"
 FUNCTIONAL_PIL = "torchvision.transforms._functional_pil"
+FUNCTIONAL_TENSOR = "torchvision.transforms._functional_tensor"
 PRESETS = "torchvision.transforms._presets"
 # Keeps the functions of v2 by the class of the image.
 V2_KERNELS = "torchvision.transforms.v2.functional._utils"

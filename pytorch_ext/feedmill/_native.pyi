@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final, overload
 
 from typing_extensions import Self
 
-from feedmill.planner.plan import Op
+from feedmill.planner.plan import FloatResize, Op
 
 _T = TypeVar("_T")
 
@@ -349,7 +349,8 @@ class Loader:
         ops: Sequence[Op],
         dtype: str,  # "uint8", "float32", "float16" or "bfloat16"
         value_table: bytes | None = None,  # 3 * 256 values of dtype, C order (channel, value)
-        # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3, 3: torch's of tensors
+        # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3, 3: torch's of uint8 tensors,
+        # 4: torch's of float32 tensors, with float_resize
         resize_order: int = 0,
         layout: str = "nchw",  # or "nhwc": the batch's strides are those of channels_last
         n_samples: int,
@@ -383,14 +384,16 @@ class Loader:
         # fm_device_config.
         device: tuple[str, int, bool] | None = None,
         rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
-        # (ops, value_table, resize_order) of each further view; see fm_config.more_views.
-        views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
+        # (ops, value_table, resize_order, float_resize) of each further view; see
+        # fm_config.more_views.
+        views: Sequence[tuple[Sequence[Op], bytes | None, int, FloatResize | None]] | None = None,
         decodes_scaled: bool = False,  # see fm_config
         remote: Remote | None = None,  # reads s3://, gs://, http:// and https:// paths
         # Called with (name, offset, n_bytes) by `read_threads` threads at a time, to read names
         # with other schemes; 0 bytes: the whole object. Returns it, or why it can't be read.
         read: Callable[[str, int, int], bytes | str] | None = None,
         read_threads: int = 0,  # 0: 16
+        float_resize: FloatResize | None = None,
     ) -> Self: ...
     def start(
         self,

@@ -68,7 +68,11 @@ def open_native(config: Config) -> Any:
         device=config.device,
         rejected_formats=plan.rejected_formats,
         decodes_scaled=plan.decodes_scaled,
-        views=[(one.ops, one.value_table, one.resize_order) for one in plan.more_views],
+        float_resize=plan.float_resize,
+        views=[
+            (one.ops, one.value_table, one.resize_order, one.float_resize)
+            for one in plan.more_views
+        ],
     )
 
 

@@ -32,6 +32,7 @@ from feedmill.planner.plan import (
     CENTER_CROP,
     MAX_OPS,
     RANDOM_HORIZONTAL_FLIP,
+    TORCHS_RESIZE,
     Op,
     Plan,
     leads_to_one_size,
@@ -393,7 +394,10 @@ def _first_difference(
         if not leads_to_one_size(ops):  # required of a plan: crop to the size of the wanted image
             ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
         ops = unused + ops
-        uint8_plan = replace(plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="")
+        uint8_plan = replace(
+            plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="", float_resize=None,
+            resize_order=min(plan.resize_order, TORCHS_RESIZE),
+        )
         got = run_plan(uint8_plan, item, occurrence)
         if got is None:
             return f"the dataset gives {wanted.height} x {wanted.width} pixels"

@@ -18,7 +18,7 @@ import numpy as np
 from torch.utils.dlpack import from_dlpack
 
 from feedmill._ops import native
-from feedmill.planner.plan import Op, pillow_version
+from feedmill.planner.plan import FloatResize, Op, pillow_version
 
 # Results of this process, by part.
 _found: dict[Any, Any] = {}
@@ -85,9 +85,19 @@ def made(width: int, height: int, channels: int = 3) -> np.ndarray:
 
 class Run:
     """Applies ops to one image in a native loader, n times per epoch, each time with other sampled
-    parameters."""
+    parameters.
 
-    def __init__(self, ops: Sequence[Op], image: np.ndarray, n: int, resize_order: int = 0) -> None:
+    With ``float_resize`` the results are of float32.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        image: np.ndarray,
+        n: int,
+        resize_order: int = 0,
+        float_resize: FloatResize | None = None,
+    ) -> None:
         height, width, channels = image.shape
         rows = np.broadcast_to(image, (n, *image.shape)).copy()
         targets = np.zeros(n, np.int64)
@@ -95,7 +105,8 @@ class Run:
         self.n = n
         self.size = width, height
         self.loader = native.Loader(
-            ops=ops, dtype="uint8", resize_order=resize_order, n_samples=n, batch_size=n,
+            ops=ops, dtype="float32" if float_resize else "uint8", resize_order=resize_order,
+            float_resize=float_resize, n_samples=n, batch_size=n,
             n_threads=1, prefetch_batches=1, reader="pread", memory_budget_bytes=1 << 26,
             arrays=(
                 (rows.ctypes.data, n, image.nbytes, image.nbytes, 1, 8, row),

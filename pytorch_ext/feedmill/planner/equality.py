@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill._internals import mode_of_number
+from feedmill._internals import FUNCTIONAL_TENSOR, mode_of_number
 from feedmill._ops import native
 from feedmill.planner.comparing import Run, made, once, why_not
+from feedmill.planner.formats import bytes_of
 from feedmill.planner.plan import (
     FILTER_NAMES,
     FILTERS,
     RANDOM_RESIZED_CROP,
+    TORCHS_FLOAT_RESIZE,
     TORCHS_RESIZE,
+    FloatResize,
     Op,
     UnsupportedError,
     likely_resize_order,
@@ -171,6 +174,71 @@ def resize_order(kind: int, of_tensors: bool = False) -> int:
     if isinstance(order, str):
         raise UnsupportedError(order)
     return order
+
+
+def float_resize() -> FloatResize:
+    """How torch resizes float32 tensors by bilinear, without its ``values``.
+
+    Raises:
+        UnsupportedError: natively it can't be done so.
+    """
+    found: FloatResize | str = once("resize of floats", _find_float_resize)
+    if isinstance(found, str):
+        raise UnsupportedError(found)
+    return found
+
+
+def _find_float_resize() -> FloatResize | str:
+    is_default = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    likely = (1, 4) if is_default else (4, 8, 16)
+    reason = ""
+    for run_taps in dict.fromkeys((*likely, 0, 1, 2, 4, 8, 16, 32)):
+        reason = why_not(
+            "resizes float32 tensors by bilinear",
+            lambda run_taps=run_taps: _floats_resized_otherwise(run_taps),  # type: ignore[misc]
+            f"torch {torch.__version__}",
+        )
+        if not reason:
+            return FloatResize(run_taps)
+    return reason
+
+
+def _floats_resized_otherwise(run_taps: int) -> list[str]:
+    """As _resized_otherwise(), for float32 tensors of a high image and of a wide one."""
+    values = torch.arange(256, dtype=torch.float32).div(255).expand(3, 256)
+    given = FloatResize(run_taps, bytes_of(values))
+    op = _CROP._replace(filter=FILTER_NAMES.index("bilinear"))
+    different = []
+    for pixels in (made(*_CROPPED), made(*_CROPPED[::-1])):
+        run = Run([op], pixels, _N_CROPS, TORCHS_FLOAT_RESIZE, given)
+        try:
+            for draws, got in itertools.islice(run.results(), _N_CROPS):
+                _, top, left, height, width, *_ = draws[0]
+                crop = torch.from_numpy(pixels[top : top + height, left : left + width])
+                wanted = _floats_by_torch(crop.permute(2, 0, 1).float().div(255))
+                if not all(np.array_equal(got, one) for one in wanted):
+                    different.append(f"{width} x {height}")
+        finally:
+            run.close()
+    return different[:_MAX_NAMED]
+
+
+def _floats_by_torch(image: torch.Tensor) -> list[np.ndarray]:
+    """By torch and by the imported versions of torchvision's resize, in two memory formats."""
+    size = [_SIZE[1], _SIZE[0]]
+    resizes = [
+        lambda image: torch.nn.functional.interpolate(
+            image[None], size=size, mode="bilinear", align_corners=False, antialias=True
+        )[0]
+    ]
+    if v1 := sys.modules.get(FUNCTIONAL_TENSOR):
+        resizes.append(lambda image: v1.resize(image, size, "bilinear", antialias=True))
+    if v2 := sys.modules.get("torchvision.transforms.v2.functional"):
+        resizes.append(lambda image: v2.resize(image, size, antialias=True))
+    return [
+        resize(one).permute(1, 2, 0).numpy()
+        for resize in resizes for one in (image, image.contiguous())
+    ]
 
 
 def _find_order(kind: int) -> int | str:

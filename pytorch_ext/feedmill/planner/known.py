@@ -19,6 +19,7 @@ from feedmill._internals import (
     CONTAINER,
     FUNCTIONAL,
     FUNCTIONAL_PIL,
+    FUNCTIONAL_TENSOR,
     LINEAR,
     MODULE_CALL,
     OWN_OF_MODULES,
@@ -241,6 +242,11 @@ def check_functions(augments: bool) -> None:
         _check_torchvision(augmentations.FUNCTIONS)
         _check_torchvision(_internals.AUGMENTING_FUNCTIONS)
     _check_pillow(augments)
+
+
+def check_resize_of_tensors() -> None:
+    """The same for the function that v1's transforms call to resize tensors."""
+    _check_torchvision({FUNCTIONAL_TENSOR: ("resize",)})
 
 
 def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:

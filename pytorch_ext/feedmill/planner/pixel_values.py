@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from feedmill.planner.arguments import V2
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
 from feedmill.planner.known import TO_TENSOR, check_functions
-from feedmill.planner.plan import RANDOM_CROP, Op, UnsupportedError
+from feedmill.planner.plan import RANDOM_CROP, FloatResize, Op, UnsupportedError
 from feedmill.planner.untouched import type_name
 
 
@@ -34,6 +34,9 @@ class PixelValues:
         erases: RandomErasing was read. Then column 256 of the ramp is the value that it writes.
         noise: a RandomErasing that writes random numbers was read.
         erased: RandomErasing's values in the delivered type, for three channels; set by finish().
+        resized: values of the pixels that a float resize gets, float32 (channels, 256); None: none
+            was read.
+        normalized: (mean, std) of the Normalize after it, each float32 (channels,).
         as_array: as Plan's.
         dtype, value_table, as_image: as Plan's; set by finish().
     """
@@ -47,6 +50,8 @@ class PixelValues:
     dtype: str = ""
     value_table: bytes | None = None
     as_image: bool = False
+    resized: torch.Tensor | None = None
+    normalized: tuple[torch.Tensor, torch.Tensor] | None = None
     as_array: bool = False
 
     def new_ramp(self, ops: Sequence[Op]) -> Any:
@@ -86,7 +91,37 @@ class PixelValues:
             raise UnsupportedError(f"{name} follows another conversion to a tensor; remove one")
         if name == "Normalize":
             _check_normalize(transform, self.ramp.dtype, self.channels)
-        self.run(transform, self.ramp)
+        if self.resized is None:
+            self.run(transform, self.ramp)
+        else:
+            self._run_after_resize(transform, name)
+
+    def _run_after_resize(self, transform: Any, name: str) -> None:
+        """Reads a transform after a resize of floats, whose results are not in the ramp."""
+        before = self.ramp
+        self.run(transform, before)
+        if name == "Normalize" and self.normalized is None:
+            mean, std = (
+                torch.as_tensor(getattr(transform, one), dtype=torch.float32).flatten()
+                for one in ("mean", "std")
+            )
+            mean, std = mean.expand(self.channels), std.expand(self.channels)
+            self.normalized = mean, std
+            before = (before - mean[:, None, None]) / std[:, None, None]
+        if before.dtype is not self.ramp.dtype or not torch.equal(before, self.ramp):
+            raise UnsupportedError(
+                f"{name} follows a resize of a float tensor, after which natively only one "
+                "Normalize may follow; put it before the conversion to a tensor"
+            )
+
+    def resize_floats(self, name: str) -> None:
+        """Reads a transform that resizes a tensor of other values than a PIL image's."""
+        if self.ramp.dtype is not torch.float32 or self.erases:
+            raise UnsupportedError(
+                f"{name} follows a conversion to a tensor of {self.ramp.dtype}; natively it must "
+                "be torch.float32, or torch.uint8 with the pixel values"
+            )
+        self.resized = self.ramp.as_subclass(torch.Tensor)[:, 0].clone()
 
     def run(self, transform: Any, ramp: Any) -> None:
         """Calls a transform on a ramp, and keeps the result. So the plan's values are exact."""
@@ -179,6 +214,11 @@ class PixelValues:
         # The native table always has three channels; grayscale images use the first.
         ramp = ramp.expand(3, -1, -1)
         reasons = []
+        if self.resized is not None and ramp.dtype is not torch.float32:
+            reasons.append(
+                f"the transform resizes a float tensor and returns {ramp.dtype}; natively it must "
+                "be torch.float32"
+            )
         if self.erases:
             ramp, erased = ramp[..., :256], ramp[:, 0, 256]
             if not bool(torch.isfinite(erased).all()):
@@ -195,8 +235,19 @@ class PixelValues:
         self.dtype = str(ramp.dtype).removeprefix("torch.")
         if not bool(torch.isfinite(ramp).all()):
             reasons.append("Normalize returns values that are not finite; check its std")
-        self.value_table = bytes_of(ramp)
+        if self.resized is None:
+            self.value_table = bytes_of(ramp)
         return reasons
+
+    def float_resize(self, given: FloatResize) -> FloatResize:
+        """Completes what equality.float_resize() returned by the values that are resized."""
+        if self.resized is None:
+            return given
+        given = given._replace(values=bytes_of(self.resized.expand(3, -1)))
+        if self.normalized is None:
+            return given
+        mean, std = (tuple(map(float, one.expand(3))) for one in self.normalized)
+        return given._replace(mean=mean, std=std)
 
 
 def _ramp(n_channels: int) -> Any:

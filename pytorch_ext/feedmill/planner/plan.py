@@ -64,8 +64,10 @@ MAX_OPS = 64
 # PIL.Image.Resampling -> fm_filter; and the names, by fm_filter.
 FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
 FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
-# fm_resize_order of torch's resize of uint8 tensors; the lower ones are those of Pillow's versions.
+# fm_resize_order of torch's resize of uint8 and of float32 tensors; the lower ones are those of
+# Pillow's versions.
 TORCHS_RESIZE = 3
+TORCHS_FLOAT_RESIZE = 4
 
 
 class Op(NamedTuple):
@@ -101,6 +103,22 @@ class Op(NamedTuple):
     n_within: int = 0
     values: tuple[float, ...] = ()
     is_v2: bool = False
+
+
+class FloatResize(NamedTuple):
+    """A resize of float32 tensors, as _native.Loader takes it.
+
+    Attributes:
+        run_taps: how the installed torch rounds, as fm_float_resize.
+        values: what is resized, by (channel, pixel value): 3 x 256 float32 values as bytes. None:
+            the pixel values themselves, and the result is rounded to pixel values.
+        mean, std: with ``values``, of the Normalize after the resize, by channel.
+    """
+
+    run_taps: int
+    values: bytes | None = None
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
 
 def crop_and_flip(size: int) -> tuple[Op, ...]:
@@ -163,7 +181,7 @@ class Plan:
         value_table: maps pixel values to the batch's values, by (channel, pixel value): 3 x 256
             values of type dtype, as bytes; None if dtype is "uint8".
         resize_order: which pass the installed Pillow's resize does first, as fm_resize_order;
-            TORCHS_RESIZE: the transform resizes uint8 tensors.
+            TORCHS_RESIZE and TORCHS_FLOAT_RESIZE: the transform resizes tensors.
         max_image_pixels: images of more pixels go through Pillow.
         as_image: a single sample is a torchvision tv_tensors.Image, not a plain tensor.
         as_array: the transform returns NumPy arrays, which timm's fast_collate makes a tensor.
@@ -172,6 +190,7 @@ class Plan:
         layout: "nchw", or "nhwc" for batches in torch.channels_last.
         rejected_formats: file formats that go through Pillow, as fm_config.rejected_formats.
         decodes_scaled: large JPEGs are decoded at a reduced size, as fm_config.decodes_scaled.
+        float_resize: with TORCHS_FLOAT_RESIZE.
         more_views: the plans of further images that are made of the same file, with the same dtype
             and layout; empty: there is one image.
     """
@@ -187,7 +206,13 @@ class Plan:
     layout: str = "nchw"
     rejected_formats: int = 0
     decodes_scaled: bool = False
+    float_resize: FloatResize | None = None
     more_views: tuple[Plan, ...] = ()
+
+    @property
+    def keeps_floats(self) -> bool:
+        """Whether floats are resized and not rounded, so that no value table gives the result."""
+        return self.float_resize is not None and self.float_resize.values is not None
 
     @property
     def views(self) -> tuple[Plan, ...]:
@@ -218,7 +243,7 @@ class Plan:
         for number, view in enumerate(self.views):
             texts.setdefault(view._describe_ops(), []).append(str(number + 1))
         by = f"pixels as in Pillow {pillow_version()} (resize order {self.resize_order})"
-        if self.resize_order == TORCHS_RESIZE:
+        if self.resize_order in (TORCHS_RESIZE, TORCHS_FLOAT_RESIZE):
             by = f"pixels as in Pillow {pillow_version()}, resized as in torch {torch.__version__}"
         if self.decodes_scaled:
             by = "decode='scaled': large JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, with "\

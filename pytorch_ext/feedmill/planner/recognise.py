@@ -19,7 +19,7 @@ from torch.utils.data import default_collate, default_convert
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
-from feedmill.planner.formats import formatted
+from feedmill.planner.formats import TORCH_DTYPES, formatted
 from feedmill.planner.samples import PAIR, Fields, Support, unsupported
 from feedmill.planner.seeding import only_seeds
 from feedmill.planner.timm_objects import is_fast_collate
@@ -65,6 +65,12 @@ def _recognise(loader: Any) -> Support:
         return unsupported(
             "the dataset's samples are dicts or have several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
+        )
+    given = options.dtype not in (None, TORCH_DTYPES.get(source.native_plan.dtype))
+    if given and source.native_plan.keeps_floats:
+        return unsupported(
+            f"the transform resizes float tensors, which natively stay of torch.float32; leave out "
+            f"dtype={options.dtype}"
         )
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:

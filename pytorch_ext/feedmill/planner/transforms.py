@@ -26,7 +26,7 @@ from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
 from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.equal_augmentations import why_not_ops
-from feedmill.planner.equality import resize_order
+from feedmill.planner.equality import float_resize, resize_order
 from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import (
@@ -34,6 +34,7 @@ from feedmill.planner.known import (
     GEOMETRY,
     PIXELS,
     TO_TENSOR,
+    check_resize_of_tensors,
     flatten,
     module_of,
 )
@@ -42,16 +43,20 @@ from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
     CENTER_CROP,
     FILTER_NAMES,
+    KINDS,
     MAX_OPS,
     MAX_SIZE_PX,
     OP_NAMES,
     PAD,
     RANDOM_CROP,
+    RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,
     RESIZE,
     RESIZE_KEEP_RATIO,
     RESIZES,
     SETS_SIZE,
+    TORCHS_FLOAT_RESIZE,
+    FloatResize,
     Op,
     Plan,
     UnsupportedError,
@@ -129,6 +134,7 @@ def read_transforms(
         max_image_pixels(),
         reader.pixels.as_image,
         reader.pixels.as_array,
+        float_resize=reader.float_resize,
     )
     return TransformPlan(plan, tuple(reader.steps))
 
@@ -167,6 +173,7 @@ class _TransformReader:
         pixels: the pixel values after the steps so far.
         n_resizes: steps so far that resize.
         resizes_tensors: whether one of them resizes a tensor.
+        resizes_floats: whether it does so in float32.
     """
 
     size: tuple[int, int] | None
@@ -176,6 +183,8 @@ class _TransformReader:
     reasons: list[str] = field(default_factory=list)
     n_resizes: int = 0
     resizes_tensors: bool = False
+    resizes_floats: bool = False
+    float_resize: FloatResize | None = None
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -245,6 +254,9 @@ class _TransformReader:
         if self.pixels.ramp is not None and not self.pixels.failed and op.kind in RESIZES:
             self._check_resize_of_tensor(transform, name, op)
             self.resizes_tensors = True
+            self.resizes_floats = module == V1 or not self.pixels.is_unchanged()
+            if not self.pixels.is_unchanged():
+                self.pixels.resize_floats(name)
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
 
@@ -324,11 +336,7 @@ class _TransformReader:
             return
         is_resize = name in ("Resize", "RandomResizedCrop")
         if is_resize and module == V1:
-            raise UnsupportedError(
-                f"torchvision.transforms.{name} follows the conversion to a tensor, which is not "
-                f"supported natively, as it resizes in float32; use v2.{name}, or put it before "
-                "the conversion"
-            )
+            check_resize_of_tensors()
         is_same = is_resize or name in ("CenterCrop", "RandomHorizontalFlip")
         if name in GEOMETRY and not is_same:
             raise UnsupportedError(
@@ -351,15 +359,16 @@ class _TransformReader:
     def _check_resize_of_tensor(self, transform: Any, name: str, op: Op) -> None:
         if transform.antialias is not True:
             raise unsupported_argument(name, "antialias", transform.antialias, "True for tensors")
+        in_floats = type(transform).__module__ == V1 or not self.pixels.is_unchanged()
+        if in_floats and FILTER_NAMES[op.filter] != "bilinear":
+            raise UnsupportedError(
+                f"{name} by {FILTER_NAMES[op.filter]} resizes a tensor in float32, which natively "
+                "is done by bilinear only; put it before the conversion to a tensor"
+            )
         if FILTER_NAMES[op.filter] not in ("bilinear", "bicubic", "lanczos"):
             raise UnsupportedError(
                 f"{name} by {FILTER_NAMES[op.filter]} follows the conversion to a tensor, which is "
                 "not supported natively; put it before the conversion"
-            )
-        if not self.pixels.is_unchanged():
-            raise UnsupportedError(
-                f"{name} follows a conversion of the pixel values, which is not supported "
-                "natively; put it before, where the tensor is still of torch.uint8"
             )
 
     def _add_op(self, op: Op) -> None:
@@ -401,6 +410,11 @@ class _TransformReader:
                 "the transform does not lead to one size for all images; end it with CenterCrop, "
                 "RandomCrop, RandomResizedCrop or Resize to a (height, width)"
             )
+        if self.pixels.resized is not None and any(map(_is_after_the_resize, self.ops)):
+            self.add_reason(
+                "the transform resizes a float tensor; natively it may otherwise only crop and "
+                "flip horizontally, but for RandomErasing"
+            )
         if len(self.ops) > MAX_OPS:
             self.add_reason(
                 f"the transform has {len(self.ops)} steps; the native limit is {MAX_OPS}"
@@ -429,7 +443,13 @@ class _TransformReader:
             self.add_reason(reason)
         order = 0
         for op in self.ops:
-            if op.kind in RESIZES:
+            if op.kind in RESIZES and self.resizes_floats:
+                try:
+                    self.float_resize = self.pixels.float_resize(float_resize())
+                except UnsupportedError as error:
+                    self.add_reason(str(error))
+                order = TORCHS_FLOAT_RESIZE
+            elif op.kind in RESIZES:
                 try:
                     orders = {
                         resize_order(one, self.resizes_tensors)
@@ -477,6 +497,15 @@ class _TransformReader:
                     f"{OP_NAMES[op.kind]} returns images wider or higher than {MAX_SIZE_PX} "
                     "pixels, the native limit"
                 )
+
+
+def _is_after_the_resize(op: Op) -> bool:
+    """Whether an op is applied to an image of bytes, after the native resize."""
+    if op.kind == RANDOM_CROP:
+        return any(op.values[:6])
+    return op.kind not in (
+        RESIZE, RANDOM_RESIZED_CROP, CENTER_CROP, RANDOM_HORIZONTAL_FLIP, KINDS["RandomErasing"]
+    )
 
 
 def _shorter_edge_resized(op: Op, height: int, width: int) -> tuple[int, int]:
