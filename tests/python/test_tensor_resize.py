@@ -181,13 +181,9 @@ def assert_left_to_torch(folder, words, *steps):
 
 
 @pytest.mark.parametrize(("steps", "words"), [
-    ((v2.PILToTensor(), T.Resize((8, 9))), "resizes in float32; use v2.Resize"),
-    ((T.PILToTensor(), T.RandomResizedCrop(8)), "use v2.RandomResizedCrop"),
     ((v2.ToImage(), v2.Resize((8, 9), antialias=False)), "antialias=False"),
     ((v2.ToImage(), v2.RandomResizedCrop(8, antialias=None)), "antialias=None"),
     ((v2.ToImage(), v2.Resize((8, 9), InterpolationMode.NEAREST)), "Resize by nearest follows"),
-    ((T.ToTensor(), v2.Resize((8, 9))), "a conversion of the pixel values"),
-    ((v2.ToImage(), FLOAT[0], v2.RandomResizedCrop(8)), "a conversion of the pixel values"),
     ((v2.Resize(30), v2.ToImage(), v2.Resize((8, 9))), "resizes more than once"),
 ])
 def test_other_resizes_of_tensors(small_images, steps, words):

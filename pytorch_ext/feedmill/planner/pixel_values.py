@@ -173,6 +173,8 @@ class PixelValues:
     def back_to_pil(self, transform: Any) -> None:
         """Reads a ToPILImage. UnsupportedError unless it restores the image that was converted to
         a tensor."""
+        if self.resized is not None:
+            raise UnsupportedError("ToPILImage follows a resize of a float tensor")
         try:
             image = transform(self.ramp)
             same = np.array_equal(np.asarray(image), np.asarray(_ramp(self.channels)))
