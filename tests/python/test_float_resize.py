@@ -51,7 +51,7 @@ FIXED = {
     "v2": v2.Compose([*V2_FLOAT, v2.Resize((19, 23)), v2.Normalize(MEAN, STD)]),
     "v2_pure": v2.Compose([*V2_FLOAT, v2.ToPureTensor(), v2.Resize(30), v2.CenterCrop(30)]),
     "unscaled": v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32), v2.Resize((19, 23))]),
-    "one_pixel": compose(T.ToTensor(), T.Resize((1, 1))),
+    "one_row": compose(T.ToTensor(), T.Resize((1, 2))),
     "enlarged": compose(T.ToTensor(), T.Resize((200, 190)), NORMALIZE),
 }
 RANDOM = {
@@ -135,8 +135,8 @@ SIDES = st.integers(1, 8) | st.integers(1, 90) | st.integers(1, 700)
 
 
 @settings(deadline=None, max_examples=150)
-@given(width=SIDES, height=SIDES, new_width=SIDES, new_height=SIDES, channels=st.sampled_from([1, 3]),
-       seed=st.integers(0, 2**32 - 1))
+@given(width=SIDES, height=SIDES, new_width=SIDES.filter(lambda side: side > 1),
+       new_height=SIDES, channels=st.sampled_from([1, 3]), seed=st.integers(0, 2**32 - 1))
 def test_any_sizes(width, height, new_width, new_height, channels, seed):
     random = np.random.default_rng(seed)
     values = random.integers(0, 256, (height, width, channels), dtype=np.uint8)
@@ -205,6 +205,8 @@ def assert_left_to_torch(folder, words, *steps, **options):
 
 @pytest.mark.parametrize(("steps", "words"), [
     ((T.PILToTensor(), T.Resize((8, 9), InterpolationMode.BICUBIC)), "by bilinear only"),
+    ((T.ToTensor(), T.Resize((8, 1))), "one pixel wide"),
+    ((T.PILToTensor(), T.Resize(1), T.CenterCrop(1)), "one pixel wide"),
     ((T.ToTensor(), T.Resize((8, 9), antialias=False)), "antialias=False"),
     ((v2.ToImage(), v2.ToDtype(torch.float16, scale=True), v2.Resize((8, 9))), "torch.float16"),
     ((T.ToTensor(), T.Resize((8, 9)), NORMALIZE, NORMALIZE), "only one Normalize"),

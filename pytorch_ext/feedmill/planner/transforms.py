@@ -365,6 +365,12 @@ class _TransformReader:
                 f"{name} by {FILTER_NAMES[op.filter]} resizes a tensor in float32, which natively "
                 "is done by bilinear only; put it before the conversion to a tensor"
             )
+        if in_floats and (op.width or op.height) == 1:
+            # Then torch 2.13 copies the first row's value to all rows.
+            raise UnsupportedError(
+                f"{name} makes images one pixel wide of a tensor, in float32; natively it must "
+                "make them wider"
+            )
         if FILTER_NAMES[op.filter] not in ("bilinear", "bicubic", "lanczos"):
             raise UnsupportedError(
                 f"{name} by {FILTER_NAMES[op.filter]} follows the conversion to a tensor, which is "
