@@ -197,10 +197,23 @@ def looked_at_anew():
     comparing.forget()
 
 
-def test_a_torch_that_resizes_tensors_otherwise(small_images, monkeypatch, looked_at_anew):
+def resize_in_floats(monkeypatch):
     """As torchvision does without AVX2: in float32, which rounds some pixels otherwise."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+
+
+@pytest.mark.parametrize("name", ["image", "evaluation", "padded"])
+def test_a_torchvision_that_resizes_bytes_in_floats(folder, monkeypatch, looked_at_anew, name):
+    resize_in_floats(monkeypatch)
+    dataset = ImageFolder(str(folder), FIXED[name])
+    wanted = batches(torch.utils.data.DataLoader, dataset)
+    assert equal_batches(batches(native_loader, dataset), wanted)
+
+
+def test_a_torch_that_resizes_tensors_otherwise(small_images, monkeypatch, looked_at_anew):
+    resize_in_floats(monkeypatch)
+    monkeypatch.setattr(equality, "_bytes_resized_otherwise", lambda kind: True)
     words = f"the installed torch {torch.__version__} resizes uint8 tensors by bilinear differently"
     assert_left_to_torch(small_images, words, v2.ToImage(), v2.Resize((9, 8)))
     pillows = ImageFolder(str(small_images), compose(v2.Resize((9, 8)), v2.ToImage()))

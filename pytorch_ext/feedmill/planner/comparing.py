@@ -87,7 +87,7 @@ class Run:
     """Applies ops to one image in a native loader, n times per epoch, each time with other sampled
     parameters.
 
-    With ``float_resize`` the results are of float32.
+    The results are of float32 if ``float_resize`` has values, else of uint8.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Run:
         self.n = n
         self.size = width, height
         self.loader = native.Loader(
-            ops=ops, dtype="float32" if float_resize else "uint8", resize_order=resize_order,
-            float_resize=float_resize, n_samples=n, batch_size=n,
+            ops=ops, dtype="float32" if float_resize and float_resize.values else "uint8",
+            resize_order=resize_order, float_resize=float_resize, n_samples=n, batch_size=n,
             n_threads=1, prefetch_batches=1, reader="pread", memory_budget_bytes=1 << 26,
             arrays=(
                 (rows.ctypes.data, n, image.nbytes, image.nbytes, 1, 8, row),

@@ -164,7 +164,8 @@ def resize_order(kind: int, of_tensors: bool = False) -> int:
 
     Args:
         kind: fm_filter.
-        of_tensors: those of the installed torch and torchvision's v2 instead, for uint8 tensors.
+        of_tensors: those of the installed torch and torchvision's v2 instead, for uint8 tensors;
+            TORCHS_FLOAT_RESIZE if they do it in float32.
 
     Raises:
         UnsupportedError: no order does.
@@ -258,7 +259,18 @@ def _try_torchs_resize(kind: int) -> int | str:
         lambda: _resized_otherwise(kind, TORCHS_RESIZE, _by_torch),
         f"torch {torch.__version__}",
     )
+    if reason and FILTER_NAMES[kind] == "bilinear" and not _bytes_resized_otherwise(kind):
+        return TORCHS_FLOAT_RESIZE
     return reason or TORCHS_RESIZE
+
+
+def _bytes_resized_otherwise(kind: int) -> bool:
+    """Whether torchvision does not resize uint8 tensors in float32, as it does without AVX2."""
+    try:
+        found = float_resize()
+        return bool(_resized_otherwise(kind, TORCHS_FLOAT_RESIZE, _by_torch, found))
+    except Exception:  # the reason against the other way says that it can't be compared
+        return True
 
 
 def _by_pillow(crop: np.ndarray, number: int) -> list[np.ndarray]:
@@ -280,7 +292,10 @@ def _by_torch(crop: np.ndarray, number: int) -> list[np.ndarray]:
 
 
 def _resized_otherwise(
-    kind: int, order: int, resize: Callable[[np.ndarray, int], list[np.ndarray]]
+    kind: int,
+    order: int,
+    resize: Callable[[np.ndarray, int], list[np.ndarray]],
+    in_floats: FloatResize | None = None,
 ) -> list[str]:
     """Compares with one order; returns the sizes of the crops that are resized differently.
 
@@ -291,7 +306,7 @@ def _resized_otherwise(
     number = next(one for one, filter_ in FILTERS.items() if filter_ == kind)
     pixels = made(*_CROPPED)
     different = []
-    run = Run([_CROP._replace(filter=kind)], pixels, _N_CROPS, order)
+    run = Run([_CROP._replace(filter=kind)], pixels, _N_CROPS, order, in_floats)
     try:
         for draws, got in itertools.islice(run.results(), _N_CROPS):
             _, top, left, height, width, *_ = draws[0]

@@ -184,7 +184,7 @@ class _TransformReader:
     n_resizes: int = 0
     resizes_tensors: bool = False
     resizes_floats: bool = False
-    float_resize: FloatResize | None = None
+    float_resize: FloatResize | None = None  # set by compare()
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -449,22 +449,18 @@ class _TransformReader:
             self.add_reason(reason)
         order = 0
         for op in self.ops:
-            if op.kind in RESIZES and self.resizes_floats:
+            if op.kind in RESIZES:
                 try:
-                    self.float_resize = self.pixels.float_resize(float_resize())
-                except UnsupportedError as error:
-                    self.add_reason(str(error))
-                order = TORCHS_FLOAT_RESIZE
-            elif op.kind in RESIZES:
-                try:
-                    orders = {
+                    orders = {TORCHS_FLOAT_RESIZE} if self.resizes_floats else {
                         resize_order(one, self.resizes_tensors)
                         for one in (op.filter, *second_filter_of(op))
                     }
+                    order = max(orders)
+                    if order == TORCHS_FLOAT_RESIZE:
+                        self.float_resize = self.pixels.float_resize(float_resize())
                 except UnsupportedError as error:
                     self.add_reason(str(error))
                     continue
-                order = max(orders)
                 if len(orders) > 1:
                     self.add_reason("Pillow resizes by the two filters in different orders")
         return order
