@@ -349,8 +349,8 @@ class Loader:
         ops: Sequence[Op],
         dtype: str,  # "uint8", "float32", "float16" or "bfloat16"
         value_table: bytes | None = None,  # 3 * 256 values of dtype, C order (channel, value)
-        # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3, 3: torch's of uint8 tensors,
-        # 4: torch's of float32 tensors, with float_resize
+        # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3, 3: torch's of uint8
+        # tensors, 4: of float32 tensors, with float_resize
         resize_order: int = 0,
         layout: str = "nchw",  # or "nhwc": the batch's strides are those of channels_last
         n_samples: int,

@@ -72,7 +72,8 @@ class Transform(ctypes.Structure):
     _fields_ = [("ops", ctypes.POINTER(Op)), ("n_ops", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 ("layout", ctypes.c_int), ("mean", ctypes.c_float * 3),
                 ("std", ctypes.c_float * 3), ("value_table", ctypes.c_void_p),
-                ("resize_order", ctypes.c_int), ("in_height", ctypes.c_int32),
+                ("resize_order", ctypes.c_int), ("run_taps", ctypes.c_int32),
+                ("resized_values", ctypes.c_void_p), ("in_height", ctypes.c_int32),
                 ("in_width", ctypes.c_int32), ("in_channels", ctypes.c_int32)]
 
 
@@ -112,7 +113,10 @@ class Plan(ctypes.Structure):
                 ("in_width", ctypes.c_int32), ("in_height", ctypes.c_int32),
                 ("dtype", ctypes.c_int),
                 ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("second_filter", ctypes.c_int),
-                ("resize_order", ctypes.c_int), ("stream", ctypes.c_bool),
+                ("resize_order", ctypes.c_int), ("resizes_floats", ctypes.c_bool),
+                ("keeps_floats", ctypes.c_bool), ("run_taps", ctypes.c_int32),
+                ("resized_values", ctypes.c_float * 768), ("mean", ctypes.c_float * 3),
+                ("std", ctypes.c_float * 3), ("stream", ctypes.c_bool),
                 ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
 

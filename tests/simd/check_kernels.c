@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "transform/float_resize.h"
 #include "transform/kernels.h"
 
 #ifdef FM_EMULATED_TIER
@@ -293,6 +294,61 @@ static void most_rows_equal_scalar(void **state) {
     }
 }
 
+/* Bits, as a sum may not even differ in a zero's sign. */
+static void compare_floats(const char *kernel, int tier, const float *got, const float *want,
+                           size_t n) {
+    if (memcmp(got, want, n * sizeof(*got)))
+        fail_msg("%s, %s differs in one of %zu floats", kernel, fm_cpu_tier_name((fm_cpu_tier)tier),
+                 n);
+}
+
+/* Passes of float_resize.h, over rows that end at a guard page but for the bytes that kernels may
+ * touch. */
+static void float_resize_equals_scalar(void **state) {
+    (void)state;
+    enum { PAST = 16 };
+    fm_coeffs coeffs = {0};
+    fm_float_kernels scalar, kernels;
+    fm_float_kernels_init(&scalar, FM_CPU_SCALAR);
+    for (int c = 0; c < N_CASES; c++) {
+        const int32_t n_in = 1 + random_below(c % 4 ? 60 : 200), n_out = 1 + random_below(60);
+        const int32_t first = random_below(n_out), n = 1 + random_below(n_out - first);
+#ifdef FM_EMULATED_TIER
+        const int32_t run_taps = 1; /* the emulator rounds in a fused multiply-add */
+#else
+        const int32_t run_taps = random_below(10);
+#endif
+        assert_int_equal(fm_float_weights_compute(&coeffs, n_in, n_out, first, n, NULL, NULL),
+                         FM_OK);
+        int32_t begin, end;
+        fm_coeffs_span(&coeffs, &begin, &end);
+        const size_t in_bytes = 16 * (size_t)n_in, out_bytes = 16 * (size_t)n;
+        const float *in[MOST_ROWS];
+        for (int i = 0; i < MOST_ROWS; i++) {
+            float *const row = (void *)row_at(in_memory, i, in_bytes, PAST);
+            for (int32_t k = 0; k < 4 * n_in + 4; k++)
+                row[k] = (float)(random_below(20001) - 10000) / 3000.0f;
+            in[i] = row;
+        }
+        float *const want = (void *)row_at(want_memory, 0, out_bytes, PAST);
+        float *const got = (void *)row_at(got_memory, 0, out_bytes, PAST);
+        const int32_t i = random_below(n), n_floats = 4 * n_in;
+        float *const want_row = (void *)row_at(want_memory, 1, in_bytes, PAST);
+        float *const got_row = (void *)row_at(got_memory, 1, in_bytes, PAST);
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            fm_float_kernels_init(&kernels, (fm_cpu_tier)tier);
+            scalar.columns(want, in[0], &coeffs, run_taps);
+            kernels.columns(got, in[0], &coeffs, run_taps);
+            compare_floats("float columns", tier, got, want, out_bytes / sizeof(float));
+            if (coeffs.n_taps[i] > MOST_ROWS) continue;
+            scalar.rows(want_row, in, &coeffs, i, run_taps, (size_t)n_floats);
+            kernels.rows(got_row, in, &coeffs, i, run_taps, (size_t)n_floats);
+            compare_floats("float rows", tier, got_row, want_row, (size_t)n_floats);
+        }
+    }
+    fm_coeffs_fini(&coeffs);
+}
+
 static void mirror_equals_scalar(void **state) {
     (void)state;
     fm_kernels scalar, kernels;
@@ -346,6 +402,7 @@ int main(void) {
         cmocka_unit_test(vertical_equals_scalar),
         cmocka_unit_test(largest_sizes_equal_scalar),
         cmocka_unit_test(most_rows_equal_scalar),
+        cmocka_unit_test(float_resize_equals_scalar),
         cmocka_unit_test(mirror_equals_scalar),
         cmocka_unit_test(four_bytes_per_pixel_equal_scalar),
     };

@@ -324,6 +324,129 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
     free(want);
 }
 
+/* ---- floats ---------------------------------------------------------------------------------- */
+
+/* One axis of torch's resize of floats, as its UpSampleKernel.cpp does it. */
+static void reference_floats(float *out, const float *in, size_t step, int32_t n_in, int32_t n_out,
+                             int32_t run_taps) {
+    const float scale = (float)n_in / (float)n_out, support = scale >= 1 ? scale : 1;
+    const float inverse = scale >= 1 ? (float)(1.0 / (double)scale) : 1;
+    float *const weights = malloc((size_t)n_in * sizeof(*weights));
+    assert_non_null(weights);
+    for (int32_t i = 0; i < n_out; i++) {
+        const float center = (float)((double)scale * (i + 0.5));
+        int32_t first = (int32_t)((double)(center - support) + 0.5);
+        int32_t end = (int32_t)((double)(center + support) + 0.5);
+        first = first < 0 ? 0 : first;
+        end = end > n_in ? n_in : end;
+        float total = 0;
+        for (int32_t j = first; j < end; j++) {
+            const double place = ((double)((float)j - center) + 0.5) * (double)inverse;
+            const float distance = fabsf((float)place);
+            weights[j - first] = distance < 1 ? (float)(1.0 - (double)distance) : 0;
+            total += weights[j - first];
+        }
+        for (size_t c = 0; c < 3; c++) {
+            float sum = 0;
+            for (int32_t j = first; j < end; j++) {
+                const float value = in[(size_t)j * step + c], weight = weights[j - first] / total;
+                const int32_t behind = j - first - 1; /* taps behind the first one */
+                const int32_t n_whole = run_taps ? (end - first - 1) / run_taps * run_taps : 0;
+                if (j == first)
+                    sum = value * weight;
+                else
+                    sum = behind < n_whole ? sum + value * weight : fmaf(value, weight, sum);
+            }
+            out[(size_t)i * step + c] = sum;
+        }
+    }
+    free(weights);
+}
+
+/* The resized source in floats, [resized_height][resized_width][3]; the caller frees it. */
+static float *reference_resized(const uint8_t *image, int32_t image_width,
+                                const fm_geometry *geometry, const fm_plan *plan) {
+    const fm_box source = geometry->source;
+    const size_t width = (size_t)geometry->resized_width, height = (size_t)geometry->resized_height;
+    const size_t n_columns = (size_t)source.width, n_rows = (size_t)source.height;
+    float *const pixels = malloc(3 * n_columns * n_rows * sizeof(float));
+    float *const between = malloc(3 * width * n_rows * sizeof(float));
+    float *const out = malloc(3 * width * height * sizeof(float));
+    assert_true(pixels && between && out);
+    for (size_t y = 0; y < n_rows; y++)
+        for (size_t x = 0; x < n_columns; x++)
+            for (size_t c = 0; c < 3; c++) {
+                const size_t from = geometry->mirror_source ? n_columns - 1 - x : x;
+                const size_t px =
+                    ((size_t)source.top + y) * (size_t)image_width + (size_t)source.left + from;
+                pixels[3 * (y * n_columns + x) + c] = plan->resized_values[c][image[3 * px + c]];
+            }
+    if (width == n_columns && height == n_rows) {
+        memcpy(out, pixels, 3 * width * height * sizeof(float));
+    } else {
+        for (size_t y = 0; y < n_rows; y++)
+            reference_floats(between + 3 * y * width, pixels + 3 * y * n_columns, 3, source.width,
+                             (int32_t)width, plan->run_taps);
+        /* A row's pixels are `step` floats apart, so that one call resizes one column. */
+        for (size_t x = 0; x < width; x++)
+            reference_floats(out + 3 * x, between + 3 * x, 3 * width, source.height,
+                             (int32_t)height, plan->run_taps);
+    }
+    free(pixels);
+    free(between);
+    return out;
+}
+
+static void compare_floats(const uint8_t *image, int32_t image_width, const fm_geometry *geometry,
+                           bool keeps, fm_layout layout) {
+    const fm_box window = geometry->window;
+    float values[3][256];
+    for (int i = 0; i < 3 * 256; i++)
+        values[i / 256][i % 256] = i % 256 ? (float)(random_below(4001) - 2000) / 700.0f : 0.0f;
+    const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = window.height, .width = window.width};
+    const fm_transform transform = {
+        .ops = &op,
+        .n_ops = 1,
+        .dtype = keeps ? FM_FLOAT32 : FM_UINT8,
+        .layout = layout,
+        .mean = {0.5f, 0.4f, 0.3f},
+        .std = {0.2f, 0.3f, 0.1f},
+        .resize_order = FM_RESIZE_TORCH_FLOAT,
+        .float_resize = {.run_taps = random_below(10), .values = keeps ? values[0] : NULL}};
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    void *const got = malloc(plan.sample_bytes);
+    assert_non_null(got);
+    fm_resample *resample;
+    assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
+    run(resample, image, image_width, geometry, got);
+    fm_resample_close(&resample);
+    float *const resized = reference_resized(image, image_width, geometry, &plan);
+    const int32_t width = geometry->resized_width, height = geometry->resized_height;
+    for (int32_t y = 0; y < window.height; y++) {
+        for (int32_t x = 0; x < window.width; x++) {
+            const int32_t row = window.top + y;
+            const int32_t column = window.left + (geometry->flip ? window.width - 1 - x : x);
+            const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+            for (int32_t c = 0; c < 3; c++) {
+                const float value =
+                    inside ? resized[3 * ((size_t)row * (size_t)width + (size_t)column) + (size_t)c]
+                           : 0.0f;
+                const int32_t at = layout == FM_NHWC ? 3 * (y * window.width + x) + c
+                                                     : (c * window.height + y) * window.width + x;
+                if (keeps) {
+                    const float want = (value - plan.mean[c]) / plan.std[c];
+                    assert_memory_equal((const float *)got + at, &want, sizeof(want));
+                } else {
+                    assert_int_equal(((const uint8_t *)got)[at], lrintf(value));
+                }
+            }
+        }
+    }
+    free(resized);
+    free(got);
+}
+
 static int32_t random_side(void) {
     return random_below(4) ? 1 + random_below(60) : 1 + random_below(4);
 }
@@ -351,6 +474,31 @@ static void any_window_flip_and_block_equals_the_plain_resize(void **state) {
         compare(image, 100, &geometry, (fm_dtype)(FM_UINT8 + random_below(4)),
                 (fm_layout)random_below(2), (fm_resize_order)random_below(4),
                 (fm_filter)(i % (FM_FILTER_NEAREST + 1)));
+    }
+    free(image);
+}
+
+static void any_window_of_floats_equals_the_plain_resize(void **state) {
+    (void)state;
+    uint8_t *const image = make_image(100, 100);
+    for (int i = 0; i < 600; i++) {
+        fm_geometry geometry = {.source = {.width = random_side(), .height = random_side()},
+                                .resized_width = random_side(),
+                                .resized_height = random_side(),
+                                .mirror_source = random_below(2),
+                                .flip = random_below(2)};
+        geometry.source.left = random_below(101 - geometry.source.width);
+        geometry.source.top = random_below(101 - geometry.source.height);
+        if (random_below(5) == 0) geometry.resized_width = geometry.source.width;
+        if (random_below(5) == 0) geometry.resized_height = geometry.source.height;
+        geometry.window =
+            (fm_box){.width = geometry.resized_width, .height = geometry.resized_height};
+        if (random_below(2)) /* also wholly outside */
+            geometry.window = (fm_box){.left = random_below(90) - 45,
+                                       .top = random_below(90) - 45,
+                                       .width = random_side(),
+                                       .height = random_side()};
+        compare_floats(image, 100, &geometry, i % 2, (fm_layout)random_below(2));
     }
     free(image);
 }
@@ -550,6 +698,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_equal_pillows_and_torchs),
         cmocka_unit_test(any_window_flip_and_block_equals_the_plain_resize),
+        cmocka_unit_test(any_window_of_floats_equals_the_plain_resize),
         cmocka_unit_test(the_longest_sides_are_exact),
         cmocka_unit_test(only_what_shows_is_asked_for),
         cmocka_unit_test(misuse_is_an_error),

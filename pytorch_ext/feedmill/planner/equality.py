@@ -227,19 +227,19 @@ def _floats_resized_otherwise(run_taps: int) -> list[str]:
 def _floats_by_torch(image: torch.Tensor) -> list[np.ndarray]:
     """By torch and by the imported versions of torchvision's resize, in two memory formats."""
     size = [_SIZE[1], _SIZE[0]]
-    resizes = [
-        lambda image: torch.nn.functional.interpolate(
-            image[None], size=size, mode="bilinear", align_corners=False, antialias=True
-        )[0]
-    ]
-    if v1 := sys.modules.get(FUNCTIONAL_TENSOR):
-        resizes.append(lambda image: v1.resize(image, size, "bilinear", antialias=True))
-    if v2 := sys.modules.get("torchvision.transforms.v2.functional"):
-        resizes.append(lambda image: v2.resize(image, size, antialias=True))
-    return [
-        resize(one).permute(1, 2, 0).numpy()
-        for resize in resizes for one in (image, image.contiguous())
-    ]
+    v1, v2 = map(sys.modules.get, (FUNCTIONAL_TENSOR, "torchvision.transforms.v2.functional"))
+    results = []
+    for one in (image, image.contiguous()):
+        results.append(
+            torch.nn.functional.interpolate(
+                one[None], size=size, mode="bilinear", align_corners=False, antialias=True
+            )[0]
+        )
+        if v1 is not None:
+            results.append(v1.resize(one, size, "bilinear", antialias=True))
+        if v2 is not None:
+            results.append(v2.resize(one, size, antialias=True))
+    return [result.permute(1, 2, 0).numpy() for result in results]
 
 
 def _find_order(kind: int) -> int | str:
