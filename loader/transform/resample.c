@@ -6,24 +6,12 @@
 #include "transform/float_resize.h"
 #include "transform/kernels.h"
 #include "transform/passes.h"
+#include "transform/row_set.h"
 #include "transform/store.h"
 
 /* Scratch memory is allocated at open for images of this side, at most RESERVE_BYTES. */
 #define RESERVE_PX 4096
 #define RESERVE_BYTES ((size_t)1 << 20)
-/* Minimum of an allocation. */
-#define MIN_BYTES 4096
-
-/*
- * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The array holds
- * the pointers twice, so that any run of up to n rows is contiguous in it.
- */
-typedef struct row_set {
-    uint8_t *memory;
-    uint8_t **pointers; /* 2 * n */
-    int32_t n;
-    size_t memory_bytes, n_pointers; /* capacities */
-} row_set;
 
 struct fm_resample {
     const fm_plan *plan;
@@ -49,66 +37,13 @@ struct fm_resample {
     size_t skip_bytes;
     int32_t n_received, n_stored; /* needed rows received, visible output rows stored */
 
-    row_set blocks;  /* decoded rows, if the horizontal pass is first */
-    row_set ring;    /* input of the vertical pass: decoded or horizontally resized rows */
-    row_set between; /* output of the vertical pass */
-    row_set last;    /* rows after the horizontal pass, if it is second; mirrored or rounded rows */
-    row_set line;    /* a decoded row as floats */
+    fm_row_set blocks;  /* decoded rows, if the horizontal pass is first */
+    fm_row_set ring;    /* input of the vertical pass: decoded or horizontally resized rows */
+    fm_row_set between; /* output of the vertical pass */
+    fm_row_set last; /* rows after the horizontal pass, if it is second; mirrored or rounded rows */
+    fm_row_set line; /* a decoded row as floats */
     const uint8_t *gathered[FM_RESAMPLE_ROWS]; /* FM_FILTER_NEAREST: rows of the ring, as output */
 };
-
-/* ---- sets of rows ---------------------------------------------------------------------------- */
-
-/*
- * Makes a ring of n rows of `bytes` bytes plus slack. Rows begin at 16 modulo 32, as libjpeg-turbo
- * writes 32-byte aligned rows past the cache; the pointers are `skip_bytes` further.
- */
-static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes,
-                        fm_mem_counter *counter, fm_error *error) {
-    const size_t stride = (bytes + FM_ROW_SLACK + 31) / 32 * 32;
-    const size_t memory_bytes = (size_t)n * stride + 16;
-    const size_t n_pointers = 2 * (size_t)n;
-    if (memory_bytes > set->memory_bytes) {
-        const size_t held = fm_capacity(MIN_BYTES, memory_bytes);
-        fm_mem_free(set->memory);
-        set->memory_bytes = 0;
-        /* Zeroed, as kernels read past a row's end. */
-        set->memory = fm_mem_zalloc(counter, held, 1);
-        if (!set->memory)
-            return fm_error_set(error, FM_ERR_NOMEM, "no memory for %d rows of %zu bytes", (int)n,
-                                bytes);
-        set->memory_bytes = held;
-    }
-    if (n_pointers > set->n_pointers) {
-        const size_t held =
-            fm_capacity(MIN_BYTES, n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
-        fm_mem_free(set->pointers);
-        set->n_pointers = 0;
-        set->pointers = fm_mem_alloc(counter, held, sizeof(uint8_t *));
-        if (!set->pointers)
-            return fm_error_set(error, FM_ERR_NOMEM, "no memory for %zu row pointers", n_pointers);
-        set->n_pointers = held;
-    }
-    set->n = n;
-    for (int32_t i = 0; i < n; i++)
-        set->pointers[i] = set->pointers[n + i] =
-            set->memory + 16 + (size_t)i * stride + skip_bytes;
-    return FM_OK;
-}
-
-static void free_rows(row_set *set) {
-    fm_mem_free(set->memory);
-    fm_mem_free(set->pointers);
-    *set = (row_set){0};
-}
-
-/* Pointers to row i and the following ones. */
-static uint8_t **rows_from(const row_set *set, int32_t i) { return set->pointers + i % set->n; }
-
-/* The same, read-only. */
-static const uint8_t *const *read_rows_from(const row_set *set, int32_t i) {
-    return (const uint8_t *const *)rows_from(set, i);
-}
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
@@ -272,22 +207,24 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     const int32_t n_ring = n_taps + FM_RESAMPLE_ROWS;
     int status;
     if (columns_first(resample)) {
-        status = prepare_rows(&resample->blocks, FM_RESAMPLE_ROWS, in_bytes, resample->skip_bytes,
-                              counter, error);
-        if (!status) status = prepare_rows(&resample->ring, n_ring, out_bytes, 0, counter, error);
+        status = fm_row_set_prepare(&resample->blocks, FM_RESAMPLE_ROWS, in_bytes,
+                                    resample->skip_bytes, counter, error);
+        if (!status)
+            status = fm_row_set_prepare(&resample->ring, n_ring, out_bytes, 0, counter, error);
     } else {
-        status =
-            prepare_rows(&resample->ring, n_ring, in_bytes, resample->skip_bytes, counter, error);
+        status = fm_row_set_prepare(&resample->ring, n_ring, in_bytes, resample->skip_bytes,
+                                    counter, error);
     }
     const size_t between_bytes = resample->vertical_first ? part_bytes : out_bytes;
     if (!status && resample->resize_rows)
-        status =
-            prepare_rows(&resample->between, FM_RESAMPLE_ROWS, between_bytes, 0, counter, error);
+        status = fm_row_set_prepare(&resample->between, FM_RESAMPLE_ROWS, between_bytes, 0, counter,
+                                    error);
     if (!status && resample->floats)
-        status = prepare_rows(&resample->line, 1, 4 * sizeof(float) * (size_t)resample->row_width,
-                              0, counter, error);
+        status = fm_row_set_prepare(
+            &resample->line, 1, 4 * sizeof(float) * (size_t)resample->row_width, 0, counter, error);
     if (!status && (resample->vertical_first || resample->mirror || resample->floats))
-        status = prepare_rows(&resample->last, FM_RESAMPLE_ROWS, out_bytes, 0, counter, error);
+        status =
+            fm_row_set_prepare(&resample->last, FM_RESAMPLE_ROWS, out_bytes, 0, counter, error);
     return status;
 }
 
@@ -351,8 +288,8 @@ int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows
     n = fm_min_i32(n, max_rows);
     if (n == 0) return 0;
     uint8_t *const *const pointers = columns_first(resample)
-                                         ? rows_from(&resample->blocks, 0)
-                                         : rows_from(&resample->ring, resample->n_received);
+                                         ? fm_row_set_rows(&resample->blocks, 0)
+                                         : fm_row_set_rows(&resample->ring, resample->n_received);
     for (int32_t i = 0; i < n; i++) rows[i] = pointers[i] - resample->skip_bytes;
     return n;
 }
@@ -397,7 +334,7 @@ static void finish_floats(fm_resample *resample, int32_t n) {
         const int32_t output = resample->n_stored + i;
         const size_t y = (size_t)(resample->visible.top + output);
         const size_t x = (size_t)resample->visible.left;
-        const uint8_t *const *const taps = read_rows_from(&resample->ring, coeffs->first[output]);
+        const uint8_t *const *const taps = fm_row_set_read(&resample->ring, coeffs->first[output]);
         resample->float_kernels.rows(floats, read_floats_of(taps), coeffs, output, plan->run_taps,
                                      4 * (size_t)width);
         if (plan->keeps_floats) {
@@ -430,13 +367,13 @@ static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
 static const uint8_t *const *gather_rows(fm_resample *resample, int32_t n) {
     const int32_t *const first = resample->rows->first + resample->n_stored;
     for (int32_t i = 0; i < n; i++)
-        resample->gathered[i] = *read_rows_from(&resample->ring, first[i]);
+        resample->gathered[i] = *fm_row_set_read(&resample->ring, first[i]);
     return resample->gathered;
 }
 
 /* Runs the vertical pass for the next n outputs. Returns their rows. */
 static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
-    if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
+    if (!resample->resize_rows) return fm_row_set_read(&resample->ring, resample->n_stored);
     if (resample->filter == FM_FILTER_NEAREST) return gather_rows(resample, n);
     const fm_coeffs *const coeffs = resample->rows;
     const int32_t width = resample->vertical_first || !resample->resize_columns
@@ -445,17 +382,17 @@ static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t output = resample->n_stored + i;
         resample->kernels.vertical(resample->between.pointers[i],
-                                   read_rows_from(&resample->ring, coeffs->first[output]), coeffs,
+                                   fm_row_set_read(&resample->ring, coeffs->first[output]), coeffs,
                                    output, 3 * (size_t)width);
     }
-    return read_rows_from(&resample->between, 0);
+    return fm_row_set_read(&resample->between, 0);
 }
 
 void fm_resample_push(fm_resample *resample, int32_t n_rows) {
     const fm_kernels *const kernels = &resample->kernels;
     if (columns_first(resample))
-        horizontal_pass(resample, rows_from(&resample->ring, resample->n_received),
-                        read_rows_from(&resample->blocks, 0), n_rows);
+        horizontal_pass(resample, fm_row_set_rows(&resample->ring, resample->n_received),
+                        fm_row_set_read(&resample->blocks, 0), n_rows);
     resample->n_received += n_rows;
     for (int32_t n; (n = count_complete(resample)) > 0; resample->n_stored += n) {
         if (resample->floats) {
@@ -465,7 +402,7 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
         const uint8_t *const *rows = vertical_pass(resample, n);
         if (resample->vertical_first) {
             horizontal_pass(resample, resample->last.pointers, rows, n);
-            rows = read_rows_from(&resample->last, 0);
+            rows = fm_row_set_read(&resample->last, 0);
         }
         for (int32_t i = 0; i < n; i++) {
             const uint8_t *row = rows[i];
@@ -508,10 +445,10 @@ static int reserve(fm_resample *resample, fm_error *error) {
     const int32_t n_ring = resample->row_passes.kept[0].coeffs.stride + FM_RESAMPLE_ROWS;
     size_t row_bytes = 3 * (size_t)fm_max_i32(RESERVE_PX, plan->out_width);
     while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;
-    if (!status) status = prepare_rows(&resample->ring, n_ring, row_bytes, 0, counter, error);
-    row_set *const sets[] = {&resample->blocks, &resample->between, &resample->last};
+    if (!status) status = fm_row_set_prepare(&resample->ring, n_ring, row_bytes, 0, counter, error);
+    fm_row_set *const sets[] = {&resample->blocks, &resample->between, &resample->last};
     for (int i = 0; !status && i < 3; i++)
-        status = prepare_rows(sets[i], FM_RESAMPLE_ROWS, row_bytes, 0, counter, error);
+        status = fm_row_set_prepare(sets[i], FM_RESAMPLE_ROWS, row_bytes, 0, counter, error);
     return status;
 }
 
@@ -540,11 +477,11 @@ void fm_resample_close(fm_resample **resample) {
     if (!resample || !*resample) return;
     fm_passes_fini(&(*resample)->column_passes);
     fm_passes_fini(&(*resample)->row_passes);
-    free_rows(&(*resample)->blocks);
-    free_rows(&(*resample)->ring);
-    free_rows(&(*resample)->between);
-    free_rows(&(*resample)->last);
-    free_rows(&(*resample)->line);
+    fm_row_set_free(&(*resample)->blocks);
+    fm_row_set_free(&(*resample)->ring);
+    fm_row_set_free(&(*resample)->between);
+    fm_row_set_free(&(*resample)->last);
+    fm_row_set_free(&(*resample)->line);
     fm_mem_free(*resample);
     *resample = NULL;
 }

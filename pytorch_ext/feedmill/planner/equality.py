@@ -177,13 +177,18 @@ def resize_order(kind: int, of_tensors: bool = False) -> int:
     return order
 
 
+# torchvision's modules whose resize() of tensors is compared if they are imported.
+_RESIZING = (FUNCTIONAL_TENSOR, "torchvision.transforms.v2.functional")
+
+
 def float_resize() -> FloatResize:
     """How torch resizes float32 tensors by bilinear, without its ``values``.
 
     Raises:
         UnsupportedError: natively it can't be done so.
     """
-    found: FloatResize | str = once("resize of floats", _find_float_resize)
+    key = "resize of floats", *(name in sys.modules for name in _RESIZING)
+    found: FloatResize | str = once(key, _find_float_resize)
     if isinstance(found, str):
         raise UnsupportedError(found)
     return found
@@ -227,7 +232,7 @@ def _floats_resized_otherwise(run_taps: int) -> list[str]:
 def _floats_by_torch(image: torch.Tensor) -> list[np.ndarray]:
     """By torch and by the imported versions of torchvision's resize, in two memory formats."""
     size = [_SIZE[1], _SIZE[0]]
-    v1, v2 = map(sys.modules.get, (FUNCTIONAL_TENSOR, "torchvision.transforms.v2.functional"))
+    v1, v2 = map(sys.modules.get, _RESIZING)
     results = []
     for one in (image, image.contiguous()):
         results.append(
