@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 
 import pytest
 from feedmill.cli import demo
@@ -59,7 +60,10 @@ def test_folders_with_and_without_classes(tmp_path, capsys, name):
 def test_images_are_made_and_removed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "_N_CLASSES", 3)
     monkeypatch.setattr(demo, "_N_EACH", 2)
-    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    # Not tempfile.tempdir: workers make sockets there, and hang where the paths are over 107 bytes.
+    monkeypatch.setattr(
+        demo.tempfile, "TemporaryDirectory", partial(demo.tempfile.TemporaryDirectory, dir=tmp_path)
+    )
     status, out = run_demo(capsys)
     assert status == 0
     assert "6 generated images" in out and "6 images compared" in out

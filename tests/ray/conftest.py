@@ -5,6 +5,7 @@ It listens on the loopback interface only, and nothing of it is left when the te
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -23,6 +24,12 @@ os.environ.update({
     "RAY_TMPDIR": _folder, "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 })
 os.environ.pop("RAY_ADDRESS", None)
+
+# When a node is killed, the kernel sends SIGHUP and SIGCONT to its stopped processes. Under nohup
+# they would inherit that SIGHUP is ignored, go on, and finish what the test wants to be lost. With a
+# handler here, they start with the default action.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 import pytest  # noqa: E402
 

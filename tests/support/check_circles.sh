@@ -4,10 +4,10 @@
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-for file in "$@"; do nm -g --defined-only "$file" | awk -v f="$file" '{print $3, f}'; done |
-    sort -u >"$folder/defined"
-for file in "$@"; do nm -g --undefined-only "$file" | awk -v f="$file" '{print $2, f}'; done |
-    sort -u >"$folder/needed"
+# Lines of nm -A, such as "loader/a.c.o:0000000000000010 T fm_a", as "fm_a loader/a.c.o".
+list_symbols() { nm -A -g "$@" | awk '{sub(/:.*/, "", $1); print $NF, $1}' | sort -u; }
+list_symbols --defined-only "$@" >"$folder/defined"
+list_symbols --undefined-only "$@" >"$folder/needed"
 join "$folder/needed" "$folder/defined" | awk '$2 != $3 {print $2, $3}' | sort -u >"$folder/edges"
 test -s "$folder/edges" || { echo "no file needs another: are these object files?"; exit 1; }
 # tsort prints the files of each circle to its standard error, and fails.
