@@ -66,6 +66,8 @@ FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
 FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
 # fm_resize_order of torch's resize of uint8 tensors; the lower ones are those of Pillow's versions.
 TORCHS_RESIZE = 3
+# fm_arithmetic of ops on uint8 tensors; 0: of ops on PIL images.
+TENSOR_V1, TENSOR_V2, TENSOR_V2_FUSED = range(1, 4)
 
 
 class Op(NamedTuple):
@@ -85,6 +87,7 @@ class Op(NamedTuple):
         n_within: the same, and all operations within those.
         values: further parameters by kind, as feedmill.h lists them.
         is_v2: whether it is of torchvision.transforms.v2.
+        arithmetic: fm_arithmetic; not 0: it changes colors of uint8 tensors.
     """
 
     kind: int
@@ -101,6 +104,7 @@ class Op(NamedTuple):
     n_within: int = 0
     values: tuple[float, ...] = ()
     is_v2: bool = False
+    arithmetic: int = 0
 
 
 def crop_and_flip(size: int) -> tuple[Op, ...]:
