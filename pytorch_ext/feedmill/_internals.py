@@ -432,9 +432,16 @@ AUGMENTING_FUNCTIONS = {
     "torchvision.transforms.autoaugment": ("_apply_op",),
 }
 # What the functions for colors of tensors call: those of v1 in FUNCTIONAL_TENSOR, and those of v2.
-V1_COLOR_HELPERS = ("_blend", "_rgb2hsv", "_hsv2rgb", "rgb_to_grayscale", "convert_image_dtype")
+V1_COLOR_HELPERS = (
+    "_blend", "_rgb2hsv", "_hsv2rgb", "rgb_to_grayscale", "convert_image_dtype", "invert",
+    "_blurred_degenerate_image", "_scale_channel", "_equalize_single_image", "_cast_squeeze_in",
+    "_cast_squeeze_out",
+)
 V2_COLOR_HELPERS = {
-    V2_COLOR: ("_blend", "_rgb_to_grayscale_image", "_rgb_to_hsv", "_hsv_to_rgb", "to_dtype_image"),
+    V2_COLOR: (
+        "_blend", "_rgb_to_grayscale_image", "_rgb_to_hsv", "_hsv_to_rgb", "to_dtype_image",
+        "invert_image", "_num_value_bits",
+    ),
 }
 # Private methods of transforms and datasets that determine their results.
 METHODS = frozenset({

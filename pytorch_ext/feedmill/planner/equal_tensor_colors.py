@@ -144,11 +144,18 @@ def _names_of(op: Op) -> Sequence[str]:
 # Each part as (functional module, tensor, sampled parameters) -> tensor.
 _FUNCTIONS: dict[str, Callable[[Any, torch.Tensor, Sequence[float]], torch.Tensor]] = {
     "RandomGrayscale": lambda F, image, values: F.rgb_to_grayscale(image, image.shape[0]),
+    "RandomInvert": lambda F, image, values: F.invert(image),
+    "RandomPosterize": lambda F, image, values: F.posterize(image, 3),
+    "RandomSolarize": lambda F, image, values: F.solarize(image, 100.0),
+    "RandomAutocontrast": lambda F, image, values: F.autocontrast(image),
+    "RandomEqualize": lambda F, image, values: F.equalize(image),
+    "RandomAdjustSharpness": lambda F, image, values: F.adjust_sharpness(image, 1.8),
     "brightness": lambda F, image, values: F.adjust_brightness(image, values[4]),
     "contrast": lambda F, image, values: F.adjust_contrast(image, values[5]),
     "saturation": lambda F, image, values: F.adjust_saturation(image, values[6]),
     "hue": lambda F, image, values: F.adjust_hue(image, values[7]),
 }
+_VALUES = {"RandomPosterize": (3.0,), "RandomSolarize": (100.0,), "RandomAdjustSharpness": (1.8,)}
 
 
 def _op_of(part: _Part) -> Op:
@@ -158,7 +165,8 @@ def _op_of(part: _Part) -> Op:
         given = [limits[i] if color == part.name else (0.0, 0.0) for i, color in enumerate(_COLORS)]
         values = (*(limit for pair in given for limit in pair), 1 << _COLORS.index(part.name))
         return Op(KINDS["ColorJitter"], values=values, arithmetic=part.arithmetic)
-    return Op(KINDS[part.name], p=1.0, arithmetic=part.arithmetic)
+    values = _VALUES.get(part.name, ())
+    return Op(KINDS[part.name], p=1.0, values=values, arithmetic=part.arithmetic)
 
 
 def _why_not_part(part: _Part) -> str:
@@ -171,7 +179,8 @@ def _why_not_part(part: _Part) -> str:
 
 
 def _are_equal(part: _Part) -> Iterator[bool]:
-    image = made(67, 59, part.channels)
+    # Without the darkest and brightest values, which RandomAutocontrast changes.
+    image = (made(67, 59, part.channels) * 0.7 + 25).astype(np.uint8)
     is_v1 = part.arithmetic == TENSOR_V1
     functional = sys.modules[FUNCTIONAL if is_v1 else "torchvision.transforms.v2.functional"]
     interleaved = torch.from_numpy(image).permute(2, 0, 1)

@@ -38,6 +38,12 @@ FUNCTIONS = {
     KINDS["ColorJitter"]: (
         "adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue"
     ),
+    KINDS["RandomInvert"]: ("invert",),
+    KINDS["RandomPosterize"]: ("posterize",),
+    KINDS["RandomSolarize"]: ("solarize",),
+    KINDS["RandomAutocontrast"]: ("autocontrast",),
+    KINDS["RandomEqualize"]: ("equalize",),
+    KINDS["RandomAdjustSharpness"]: ("adjust_sharpness",),
 }
 _FLIPS = (KINDS["RandomHorizontalFlip"], KINDS["RandomVerticalFlip"])
 _CONTAINERS = tuple(KINDS[name] for name in ("RandomApply", "RandomChoice", "RandomOrder"))
@@ -120,13 +126,40 @@ def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
             "torchvision computes other pixels for tensors; put it before the conversion"
         )
     _check_arguments(step, op, n_channels)
-    return [op._replace(arithmetic=TENSOR_V2 if step.module == V2 else TENSOR_V1)]
+    return [_rounded(op)._replace(arithmetic=TENSOR_V2 if step.module == V2 else TENSOR_V1)]
 
 
 def _check_arguments(step: Step, op: Op, n_channels: int) -> None:
     if step.name == "Grayscale" and step.module == V1 and n_channels == 1 and op.values[0] == 3:
         # torchvision's does not add the channels.
         raise unsupported_argument(step.name, "num_output_channels", 3, "1 for grayscale tensors")
+    if step.name == "RandomSolarize" and not 0 <= op.values[0] <= 255:
+        raise unsupported_argument(step.name, "threshold", op.values[0], "from 0 to 255 for tensors")
+    if step.name == "RandomAdjustSharpness":
+        if op.values[0] < 0:
+            raise unsupported_argument(
+                step.name, "sharpness_factor", op.values[0], "0 or more for tensors"
+            )
+        _check_convolutions()
+
+
+def _check_convolutions() -> None:
+    """Raises UnsupportedError if torch may compute convolutions of float32 in bfloat16, with
+    errors that change pixels."""
+    convolutions = getattr(torch.backends.mkldnn, "conv", None)  # older versions have none
+    precision = getattr(convolutions, "fp32_precision", "ieee")
+    if precision not in ("none", "ieee") or torch.is_autocast_enabled("cpu"):
+        raise UnsupportedError(
+            "RandomAdjustSharpness of tensors needs convolutions in float32 natively; leave "
+            "torch.autocast, and set torch.backends.mkldnn.conv.fp32_precision to 'ieee'"
+        )
+
+
+def _rounded(op: Op) -> Op:
+    """The op with the threshold that torch compares pixels with, a float32."""
+    if op.kind != KINDS["RandomSolarize"]:
+        return op
+    return op._replace(values=(float(torch.tensor(op.values[0], dtype=torch.float32)),))
 
 
 # ---- replaced functions --------------------------------------------------------------------------
