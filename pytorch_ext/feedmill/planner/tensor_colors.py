@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from feedmill import _internals
+from feedmill._internals import FUNCTIONAL
 from feedmill.planner.arguments import V1, V2
 from feedmill.planner.drawing import STEPS
 from feedmill.planner.image_calls import Convert
@@ -134,7 +135,9 @@ def _check_arguments(step: Step, op: Op, n_channels: int) -> None:
         # torchvision's does not add the channels.
         raise unsupported_argument(step.name, "num_output_channels", 3, "1 for grayscale tensors")
     if step.name == "RandomSolarize" and not 0 <= op.values[0] <= 255:
-        raise unsupported_argument(step.name, "threshold", op.values[0], "from 0 to 255 for tensors")
+        raise unsupported_argument(
+            step.name, "threshold", op.values[0], "from 0 to 255 for tensors"
+        )
     if step.name == "RandomAdjustSharpness":
         if op.values[0] < 0:
             raise unsupported_argument(
@@ -172,8 +175,8 @@ def _check_functions(names: Sequence[str], is_v2: bool) -> None:
         names: of the functions in torchvision.transforms.functional, or in that of v2.
     """
     if not is_v2:
-        check_torchvision(dict.fromkeys((_internals.FUNCTIONAL, _internals.FUNCTIONAL_TENSOR), names))
-        check_torchvision({_internals.FUNCTIONAL_TENSOR: _internals.V1_COLOR_HELPERS})
+        of_tensors = (*names, *_internals.V1_COLOR_HELPERS)
+        check_torchvision({FUNCTIONAL: names, _internals.FUNCTIONAL_TENSOR: of_tensors})
         return
     functional = "torchvision.transforms.v2.functional"
     check_torchvision({functional: names, **_internals.V2_COLOR_HELPERS})
