@@ -64,10 +64,10 @@ def read(step: Step, ops: Sequence[Op], image: Any, n_channels: int) -> list[Op]
     Raises:
         UnsupportedError: it is not supported on tensors, or a function that it calls was replaced.
     """
-    if type(image) is not torch.Tensor and _has_v1(step):
+    for name in () if type(image) is torch.Tensor else _names_of_v1(step):
         raise UnsupportedError(
-            f"{step.name} of torchvision.transforms follows v2.ToImage, which is not supported "
-            "natively; use that of torchvision.transforms.v2"
+            f"torchvision.transforms.{name} follows v2.ToImage, which is not supported natively; "
+            f"use v2.{name}"
         )
     found = _on_tensors(step, ops, n_channels)
     for op in found:
@@ -106,8 +106,10 @@ def why_not_sizes(ops: Sequence[Op], size: tuple[int, int] | None) -> str:
     return ""
 
 
-def _has_v1(step: Step) -> bool:
-    return step.module == V1 or any(map(_has_v1, step.children))
+def _names_of_v1(step: Step) -> list[str]:
+    """Those of the step and of those in it that are of torchvision.transforms."""
+    names = [step.name] if step.module == V1 else []
+    return names + [name for child in step.children for name in _names_of_v1(child)]
 
 
 def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
