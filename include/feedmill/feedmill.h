@@ -146,14 +146,27 @@ typedef enum fm_comparison {
     FM_GREATER_OR_EQUAL = 4
 } fm_comparison;
 
+/*
+ * Whose arithmetic an op on colors follows. For the ops RANDOM_VERTICAL_FLIP to COLOR_JITTER; other
+ * kinds, also those that contain ops, have 0. PyTorch adds a product to a tensor with one rounding
+ * where the CPU has an instruction for that, else with two.
+ */
+typedef enum fm_arithmetic {
+    FM_ARITHMETIC_PILLOW = 0,         /* PIL images */
+    FM_ARITHMETIC_TENSOR_V1 = 1,      /* uint8 tensors, with torchvision.transforms */
+    FM_ARITHMETIC_TENSOR_V2 = 2,      /* uint8 tensors, with v2, products rounded */
+    FM_ARITHMETIC_TENSOR_V2_FUSED = 3 /* the same, products not rounded */
+} fm_arithmetic;
+
 #define FM_N_OP_VALUES 68
 #define FM_N_DRAW_VALUES 40
 #define FM_MAX_CHILDREN 16 /* of a RANDOM_CHOICE or RANDOM_ORDER */
 #define FM_MAX_ERASED 8    /* boxes of a RANDOM_ERASING */
 
 /*
- * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
- * of `values`, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
+ * One operation, as torchvision defines it on PIL images, or on tensors (`arithmetic`). Sizes are
+ * pixels, 1 to 65,535. Contents of `values`, by kind; a fill is one value of 0 to 255 for each of
+ * red, green and blue:
  *
  *     RANDOM_RESIZED_CROP    0 which crops: 0 torchvision's; 1 timm's, which may have no pixels;
  *                            2 MAE's: of one attempt, limited to the image; 1 above 0: each
@@ -240,6 +253,7 @@ typedef struct fm_op {
     double values[FM_N_OP_VALUES]; /* see above */
     bool is_v2; /* torchvision.transforms.v2's, which draws some numbers in another order; only
                    draws from fm_streams need it */
+    fm_arithmetic arithmetic;
 } fm_op;
 
 /* Without a value_table, values of the 16-bit types are rounded to nearest, ties to even. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "augment/augment_state.h"
+#include "augment/augment_tensor.h"
 #include "augment/augment_timm.h"
 #include "augment/gather.h"
 
@@ -19,6 +20,7 @@ int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32
     *out = augment;
     if (!augment) return fm_error_set(error, FM_ERR_NOMEM, "no memory for augmentations");
     fm_color_init(&augment->color, tier);
+    fm_tensor_color_init(&augment->tensor_color, tier);
     fm_warp_init(&augment->warp, tier);
     fm_blur_init(&augment->blur, tier);
     augment->most_bytes = most_bytes;
@@ -304,6 +306,7 @@ static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *
 static void apply_in_place(fm_augment *augment, const fm_op *op) {
     fm_image *const image = &augment->image;
     const fm_color_kernels *const color = &augment->color;
+    if (op->arithmetic && fm_augment_tensor(augment, op)) return;
     switch (op->kind) {
     case FM_OP_RANDOM_VERTICAL_FLIP:
         fm_gather_flip_vertical(image);
@@ -340,7 +343,10 @@ static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error
     const int status = check_size(augment, &gray, error);
     if (status) return status;
     fm_augment_own(augment);
-    fm_color_grayscale(&augment->color, &augment->image, gray.channels);
+    if (op->arithmetic)
+        fm_augment_tensor(augment, op);
+    else
+        fm_color_grayscale(&augment->color, &augment->image, gray.channels);
     return FM_OK;
 }
 
@@ -359,7 +365,10 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
         return apply_grayscale(augment, ops, error);
     case FM_OP_COLOR_JITTER:
         fm_augment_own(augment);
-        color_jitter(augment, ops, draws);
+        if (ops->arithmetic)
+            fm_augment_tensor_jitter(augment, ops, draws);
+        else
+            color_jitter(augment, ops, draws);
         return FM_OK;
     case FM_OP_RANDOM_ROTATION:
         random_rotation(augment, ops, draws);

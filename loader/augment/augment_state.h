@@ -7,9 +7,11 @@
 #include "augment/augment.h"
 #include "augment/blur.h"
 #include "augment/color.h"
+#include "augment/tensor_color.h"
 
 struct fm_augment {
     fm_color_kernels color;
+    fm_tensor_color_kernels tensor_color;
     fm_warp_kernels warp;
     fm_blur_kernels blur;
     size_t most_bytes;

@@ -419,14 +419,17 @@ void fm_color_hue(const fm_color_kernels *kernels, const fm_image *image, double
                  (uint8_t)(int32_t)(factor * 255));
 }
 
+void fm_color_repeat(uint8_t *px, size_t n_px) {
+    /* From the end, so that no value is overwritten before it is read. */
+    for (size_t i = n_px; i-- > 0;) {
+        const uint8_t gray = px[i];
+        px[3 * i] = px[3 * i + 1] = px[3 * i + 2] = gray;
+    }
+}
+
 void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_t channels) {
     const size_t n_px = (size_t)image->width * (size_t)image->height;
     if (image->channels == 3) kernels->gray(image->px, image->px, n_px);
     image->channels = channels;
-    if (channels == 1) return;
-    /* From the end, so that no gray value is overwritten before it is read. */
-    for (size_t i = n_px; i-- > 0;) {
-        const uint8_t gray = image->px[i];
-        image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = gray;
-    }
+    if (channels == 3) fm_color_repeat(image->px, n_px);
 }

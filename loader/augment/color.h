@@ -51,6 +51,9 @@ void fm_color_hue(const fm_color_kernels *kernels, const fm_image *image, double
 /* Converts to grayscale, with one channel or three equal ones. */
 void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_t channels);
 
+/* Makes n_px gray values pixels of three equal bytes, in place. */
+void fm_color_repeat(uint8_t *px, size_t n_px);
+
 /* ImageOps. */
 void fm_color_invert(const fm_image *image);
 void fm_color_posterize(const fm_image *image, int bits);
@@ -61,7 +64,8 @@ void fm_color_equalize(const fm_color_kernels *kernels, const fm_image *image);
 /* Counts the values of each channel of pixels of three bytes. */
 void fm_color_count(const uint8_t *px, size_t n_px, uint64_t counts[3][256]);
 
-/* Image.point() with a table of 256 bytes for each of three channels. */
+/* Image.point() with a table of 256 bytes for each of three channels. An image with one channel
+ * uses the first. */
 void fm_color_point(const fm_color_kernels *kernels, const fm_image *image,
                     const uint8_t tables[3 * 256]);
 

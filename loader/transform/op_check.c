@@ -443,9 +443,19 @@ static int check_choice(size_t number, const fm_op *op, fm_error *error) {
     return status;
 }
 
+static int check_arithmetic(size_t number, const fm_op *op, fm_error *error) {
+    const bool is_any = op->kind >= FM_OP_RANDOM_VERTICAL_FLIP && op->kind <= FM_OP_COLOR_JITTER;
+    const int most = is_any ? FM_ARITHMETIC_TENSOR_V2_FUSED : FM_ARITHMETIC_PILLOW;
+    if ((int)op->arithmetic >= FM_ARITHMETIC_PILLOW && (int)op->arithmetic <= most) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): arithmetic is %d; allowed are %d to %d", number,
+                        fm_op_kind_name(op->kind), (int)op->arithmetic, FM_ARITHMETIC_PILLOW, most);
+}
+
 int fm_op_check(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
     const fm_op *const op = &ops[number];
     int status = check_parameters(number, op, error);
+    if (!status) status = check_arithmetic(number, op, error);
     if (!status && fm_op_resizes(op)) status = check_filter(number, op, error);
     if (!status && fm_op_holds_ops(op)) status = check_children(number, ops, n_ops, error);
     if (!status && op->kind == FM_OP_RANDOM_CHOICE) status = check_choice(number, op, error);

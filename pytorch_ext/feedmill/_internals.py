@@ -420,6 +420,7 @@ FUNCTIONAL_TENSOR = "torchvision.transforms._functional_tensor"
 PRESETS = "torchvision.transforms._presets"
 # Keeps the functions of v2 by the class of the image.
 V2_KERNELS = "torchvision.transforms.v2.functional._utils"
+V2_COLOR = "torchvision.transforms.v2.functional._color"
 V2_MISC = "torchvision.transforms.v2.functional._misc"
 V2_TYPES = "torchvision.transforms.v2.functional._type_conversion"
 # Functions that transforms call, by module, which must not have been replaced: those of all
@@ -429,6 +430,18 @@ AUGMENTING_FUNCTIONS = {
     FUNCTIONAL: ("_get_inverse_affine_matrix",),
     FUNCTIONAL_PIL: ("_parse_fill",),
     "torchvision.transforms.autoaugment": ("_apply_op",),
+}
+# What the functions for colors of tensors call: those of v1 in FUNCTIONAL_TENSOR, and those of v2.
+V1_COLOR_HELPERS = (
+    "_blend", "_rgb2hsv", "_hsv2rgb", "rgb_to_grayscale", "convert_image_dtype", "invert",
+    "_blurred_degenerate_image", "_scale_channel", "_equalize_single_image", "_cast_squeeze_in",
+    "_cast_squeeze_out",
+)
+V2_COLOR_HELPERS = {
+    V2_COLOR: (
+        "_blend", "_rgb_to_grayscale_image", "_rgb_to_hsv", "_hsv_to_rgb", "to_dtype_image",
+        "invert_image", "_num_value_bits",
+    ),
 }
 # Private methods of transforms and datasets that determine their results.
 METHODS = frozenset({

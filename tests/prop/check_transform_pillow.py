@@ -59,7 +59,8 @@ class Op(ctypes.Structure):
                 ("max_size", ctypes.c_int32), ("scale", ctypes.c_double * 2),
                 ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int),
                 ("n_children", ctypes.c_int32), ("n_within", ctypes.c_int32),
-                ("values", ctypes.c_double * 68), ("is_v2", ctypes.c_bool)]
+                ("values", ctypes.c_double * 68), ("is_v2", ctypes.c_bool),
+                ("arithmetic", ctypes.c_int)]
 
 
 class Draw(ctypes.Structure):

@@ -79,6 +79,16 @@ OF_IMAGES = [
     "of_timm('rand-m9-mstd0.3-mmax9-n{n}-tweights')", "of_timm('original')", "of_timm('originalr')",
     "of_timm('3a')",
 ]
+# Of uint8 tensors.
+OF_TENSORS = [
+    "T.ColorJitter(0.4, 0.4, 0.4, 0.1)", "T.ColorJitter({p}, hue=(-0.1, 0.3))",
+    "T.ColorJitter(contrast={p})", "T.RandomGrayscale({p})", "T.RandomInvert({p})",
+    "T.RandomPosterize({n}, {p})", "T.RandomSolarize({n} * 30, {p})",
+    "T.RandomAdjustSharpness({n}, {p})", "T.RandomAutocontrast({p})", "T.RandomEqualize({p})",
+    "T.RandomHorizontalFlip({p})", "T.RandomVerticalFlip({p})",
+]
+TO_BYTES = {"v1.PILToTensor()": "v1.ConvertImageDtype(torch.float32)",
+            "v2.PILToTensor()": "v2.ToDtype(torch.float32, scale=True)"}
 # Those whose draws the native code does not make, most likely: torch's path.
 RARE = [
     "T.GaussianBlur(3)", "T.RandomPerspective(0.3, {p})", "T.AugMix()",
@@ -114,20 +124,26 @@ def transform_text(choose):
         return text.format(p=choose.choice((0, 0.1, 0.3, 0.5, 0.8, 1)),
                            n=choose.choice((1, 2, 3, 4)), size=size)
 
-    def step(depth):
+    def step(depth, of_tensors=False):
         kind = choose.random()
         if depth < 2 and kind < 0.25:
-            steps = ", ".join(step(depth + 1) for _ in range(choose.choice((1, 2, 3))))
+            steps = ", ".join(step(depth + 1, of_tensors) for _ in range(choose.choice((1, 2, 3))))
             return choose.choice((
                 f"T.RandomApply([{steps}], {filled('{p}')})", f"T.RandomOrder([{steps}])",
                 f"T.RandomChoice([{steps}])", f"T.Compose([{steps}])",
             ))
+        if of_tensors:
+            return filled(choose.choice(OF_TENSORS))
         return filled(choose.choice(RARE if kind > 0.95 else OF_IMAGES))
 
     steps = [step(0) for _ in range(choose.choice((0, 1, 1, 2, 2, 3, 4)))]
     sized = filled(choose.choice(SIZED))
     steps = choose.choice(([sized, *steps], [*steps, sized]))
     last = filled(choose.choice(RARE_LAST if choose.random() < 0.05 else LAST))
+    if choose.random() < 0.2:
+        to_bytes, to_floats = choose.choice(list(TO_BYTES.items()))
+        on_tensors = [step(0, of_tensors=True) for _ in range(choose.choice((1, 2, 3)))]
+        return f"T.Compose([{', '.join([sized, to_bytes, *on_tensors, to_floats])}])"
     return f"T.Compose([{', '.join([*steps, last])}])"
 
 

@@ -110,6 +110,7 @@ RETURNING = {
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons", "_mode_reasons"],
     "planner/samples.py": ["why_not"],
+    "planner/tensor_colors.py": ["why_not_sizes"],
     "planner/transforms.py": ["read_transform", "_read_views"],
     "planner/untouched.py": ["hooks_of", "unreadable"],
     "planner/files.py": [

@@ -1,8 +1,8 @@
 /*
- * Compares the color kernels of every tier that the CPU has with the scalar ones, for any number of
- * pixels and any factor, and checks that nothing is written beyond the end. Compares hue shifts
- * with Pillow's algorithm (Convert.c) for all colors, there and back. Prints its seed; FM_SEED sets
- * it.
+ * Compares the color kernels of every tier that the CPU has with the scalar ones, those of PIL
+ * images and those of tensors, for any number of pixels and any factor, and checks that nothing is
+ * written beyond the end. Compares hue shifts with Pillow's algorithm (Convert.c) for all colors,
+ * there and back. Prints its seed; FM_SEED sets it.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "augment/color.h"
+#include "augment/tensor_color.h"
 #include "guarded.h"
 
 enum { MOST_PX = 700 };
@@ -128,6 +129,78 @@ static void tiers_give_the_same(void **state) {
     }
 }
 
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+typedef void change_tensor(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                           float factor, const uint8_t *other, bool flag);
+
+static void tensor_gray(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                        float factor, const uint8_t *other, bool flag) {
+    (void)factor;
+    (void)other;
+    kernels->gray(px, px, n_px, flag);
+}
+
+static void tensor_fade_to_gray(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                                float factor, const uint8_t *other, bool flag) {
+    (void)other;
+    kernels->fade_to_gray(px, n_px, factor, (float)(1.0 - (double)factor), flag);
+}
+
+static void tensor_blend(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                         float factor, const uint8_t *other, bool flag) {
+    (void)flag;
+    kernels->blend(px, other, 3 * n_px, factor, (float)(1.0 - (double)factor));
+}
+
+static void tensor_approach(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                            float factor, const uint8_t *other, bool flag) {
+    kernels->approach(px, other, 3 * n_px, (float)(1.0 - (double)factor), flag);
+}
+
+static void tensor_hue(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                       float factor, const uint8_t *other, bool flag) {
+    (void)other;
+    kernels->hue(px, n_px, fmodf(factor, 0.5f), flag);
+}
+
+static void tensor_blur(const fm_tensor_color_kernels *kernels, uint8_t *px, size_t n_px,
+                        float factor, const uint8_t *other, bool flag) {
+    (void)factor;
+    (void)flag;
+    uint8_t rows[3][3 * MOST_PX];
+    if (n_px < 3) return;
+    for (int i = 0; i < 3; i++)
+        for (size_t k = 0; k < 3 * n_px; k++) rows[i][k] = (uint8_t)(other[k] * (i + 1));
+    kernels->blur(px, rows[0], rows[1], rows[2], 3 * n_px - 6, 3);
+}
+
+static change_tensor *const TENSOR_CHANGES[] = {tensor_gray,     tensor_fade_to_gray, tensor_blend,
+                                                tensor_approach, tensor_hue,          tensor_blur};
+
+static void tiers_give_the_same_for_tensors(void **state) {
+    (void)state;
+    for (int tier = FM_CPU_SCALAR + 1; tier <= (int)fm_cpu_best_tier(); tier++) {
+        fm_tensor_color_kernels scalar, kernels;
+        fm_tensor_color_init(&scalar, FM_CPU_SCALAR);
+        fm_tensor_color_init(&kernels, (fm_cpu_tier)tier);
+        for (int run = 0; run < 1800; run++) {
+            const size_t n_px = (size_t)random_below(run % 4 ? 70 : MOST_PX);
+            const test_guarded want = random_bytes(3 * n_px), other = random_bytes(3 * n_px + 1);
+            const test_guarded got = test_guarded_open(want.bytes, 3 * n_px);
+            const float factor = random_factor();
+            const bool flag = run / 6 % 2;
+            change_tensor *const made = TENSOR_CHANGES[run % 6];
+            made(&scalar, want.bytes, n_px, factor, other.bytes, flag);
+            made(&kernels, got.bytes, n_px, factor, other.bytes, flag);
+            if (n_px) assert_memory_equal(got.bytes, want.bytes, 3 * n_px);
+            test_guarded_close(&want);
+            test_guarded_close(&got);
+            test_guarded_close(&other);
+        }
+    }
+}
+
 /* ---- hue ------------------------------------------------------------------------------------- */
 
 /* Pillow's rgb2hsv_row(). */
@@ -206,6 +279,7 @@ int main(void) {
     printf("FM_SEED=%u\n", lcg_state);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiers_give_the_same),
+        cmocka_unit_test(tiers_give_the_same_for_tensors),
         cmocka_unit_test(hues_are_pillows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

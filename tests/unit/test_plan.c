@@ -110,6 +110,12 @@ static void values_out_of_range_are_named(void **state) {
     op = flip;
     op.kind = 77;
     assert_ops_refused(&op, 1, "op 0", "kind is 77");
+    op = flip;
+    op.arithmetic = FM_ARITHMETIC_TENSOR_V1;
+    assert_ops_refused(&op, 1, "op 0 (RandomHorizontalFlip): arithmetic is 1", "0 to 0");
+    op.kind = FM_OP_RANDOM_GRAYSCALE;
+    op.arithmetic = (fm_arithmetic)4;
+    assert_ops_refused(&op, 1, "op 0 (RandomGrayscale): arithmetic is 4", "0 to 3");
     for (int i = 0; i < 2; i++) {
         fm_op filtered = i ? random_crop : resize_pair;
         filtered.filter = (fm_filter)6;

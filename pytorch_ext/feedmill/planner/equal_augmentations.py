@@ -80,7 +80,7 @@ def _found_of(part: _Part, found: Mapping[_Part, str]) -> str:
 
 def _parts_of(ops: Sequence[Op], channels: int) -> Iterator[_Part]:
     for op in ops:
-        for name in _names_of(op):
+        for name in () if op.arithmetic else _names_of(op):
             filters = {op.filter, *_second_filter(op)} if name in _WITH_FILTER else {0}
             for filter_number in sorted(filters):
                 yield _Part(name, filter_number, channels)

@@ -236,20 +236,21 @@ def check_functions(augments: bool) -> None:
     Args:
         augments: also check the functions that augmentations call.
     """
-    _check_torchvision(_FUNCTIONS)
-    _check_torchvision(_internals.FUNCTIONS)
+    check_torchvision(_FUNCTIONS)
+    check_torchvision(_internals.FUNCTIONS)
     if augments:
-        _check_torchvision(augmentations.FUNCTIONS)
-        _check_torchvision(_internals.AUGMENTING_FUNCTIONS)
+        check_torchvision(augmentations.FUNCTIONS)
+        check_torchvision(_internals.AUGMENTING_FUNCTIONS)
     _check_pillow(augments)
 
 
 def check_resize_of_tensors() -> None:
     """The same for the function that v1's transforms call to resize tensors."""
-    _check_torchvision({FUNCTIONAL_TENSOR: ("resize",)})
+    check_torchvision({FUNCTIONAL_TENSOR: ("resize",)})
 
 
-def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
+def check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
+    """Raises UnsupportedError if one of these functions, by module, was replaced."""
     for module, names in functions.items():
         if module not in sys.modules and module.startswith(V2):
             continue  # v2 was not imported, so the transform has no objects of it

@@ -68,6 +68,8 @@ FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
 # Pillow's versions.
 TORCHS_RESIZE = 3
 TORCHS_FLOAT_RESIZE = 4
+# fm_arithmetic of ops on uint8 tensors; 0: of ops on PIL images.
+TENSOR_V1, TENSOR_V2, TENSOR_V2_FUSED = range(1, 4)
 
 
 class Op(NamedTuple):
@@ -87,6 +89,7 @@ class Op(NamedTuple):
         n_within: the same, and all operations within those.
         values: further parameters by kind, as feedmill.h lists them.
         is_v2: whether it is of torchvision.transforms.v2.
+        arithmetic: fm_arithmetic; not 0: it changes colors of uint8 tensors.
     """
 
     kind: int
@@ -103,6 +106,7 @@ class Op(NamedTuple):
     n_within: int = 0
     values: tuple[float, ...] = ()
     is_v2: bool = False
+    arithmetic: int = 0
 
 
 class FloatResize(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from feedmill.planner import timm_objects
+from feedmill.planner import equal_tensor_colors, tensor_colors, timm_objects
 from feedmill.planner.arguments import (
     V1,
     V2,
@@ -264,16 +264,29 @@ class _TransformReader:
         ops, step = augmentation_ops(transform, self.pixels.channels)
         if self.pixels.ramp is not None or self.pixels.failed:
             self._check_on_tensor(name, module)
-            if name not in ("RandomVerticalFlip", "RandomCrop") or any(ops[0].values[:6]):
-                raise UnsupportedError(
-                    f"{name} follows the conversion to a tensor, which is not supported natively, "
-                    "as torchvision computes other pixels for tensors; put it before the conversion"
-                )
+        if self.pixels.ramp is not None and not self.pixels.failed:
+            ops = self._ops_on_tensor(step, ops)
         for op in ops:
             self._add_op(op)
         if name == "Grayscale":
             self.pixels.channels = int(ops[0].values[0])
+            if self.pixels.ramp is not None:
+                self.pixels.ramp = tensor_colors.with_channels(
+                    self.pixels.ramp, self.pixels.channels
+                )
         self.steps.append(step)
+
+    def _ops_on_tensor(self, step: Step, ops: list[Op]) -> list[Op]:
+        """The ops of an augmentation that follows the conversion to a tensor."""
+        if step.kinds == (RANDOM_CROP,) and not any(ops[0].values[:6]):
+            return ops
+        ops = tensor_colors.read(step, ops, self.pixels.ramp, self.pixels.channels)
+        if any(op.arithmetic for op in ops) and not self.pixels.is_unchanged():
+            raise UnsupportedError(
+                f"{step.name} follows a conversion of the pixel values, which is not supported "
+                "natively; put it before, where the tensor is still of torch.uint8"
+            )
+        return ops
 
     def _read_call(self, call: PilCall | Chance | Choice | HalvingCrop) -> None:
         if self.pixels.failed:
@@ -421,6 +434,8 @@ class _TransformReader:
                 "the transform resizes a float tensor; natively it may otherwise only crop and "
                 "flip horizontally, but for RandomErasing"
             )
+        if reason := tensor_colors.why_not_sizes(self.ops, self.size):
+            self.add_reason(reason)
         if len(self.ops) > MAX_OPS:
             self.add_reason(
                 f"the transform has {len(self.ops)} steps; the native limit is {MAX_OPS}"
@@ -445,8 +460,13 @@ class _TransformReader:
         Returns:
             fm_resize_order of the installed libraries; 0 if the transform does not resize.
         """
-        for reason in why_not_ops(self.ops, channels):
-            self.add_reason(reason)
+        try:
+            self.ops = equal_tensor_colors.settled(self.ops)
+        except UnsupportedError as error:
+            self.add_reason(str(error))
+        for compared in (why_not_ops, equal_tensor_colors.why_not_ops):
+            for reason in compared(self.ops, channels):
+                self.add_reason(reason)
         order = 0
         for op in self.ops:
             if op.kind in RESIZES:

@@ -1,0 +1,193 @@
+"""Reads augmentations of uint8 tensors: of colors, flips, and containers of these.
+
+torchvision computes colors of tensors in float32, so that they differ from those of PIL images in
+single values. ``equal_tensor_colors`` compares the native results with the installed torchvision's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from feedmill import _internals
+from feedmill._internals import FUNCTIONAL
+from feedmill.planner.arguments import V1, V2
+from feedmill.planner.drawing import STEPS
+from feedmill.planner.image_calls import Convert
+from feedmill.planner.known import check_torchvision
+from feedmill.planner.plan import (
+    KINDS,
+    PAD,
+    SETS_SIZE,
+    TENSOR_V1,
+    TENSOR_V2,
+    Op,
+    UnsupportedError,
+    unsupported_argument,
+)
+from feedmill.planner.steps import Step
+from feedmill.planner.untouched import is_original
+
+# Kinds that change colors, and the functions that they call in torchvision.transforms.functional
+# and torchvision.transforms.v2.functional.
+FUNCTIONS = {
+    KINDS["Grayscale"]: ("rgb_to_grayscale",),
+    KINDS["RandomGrayscale"]: ("rgb_to_grayscale",),
+    KINDS["ColorJitter"]: (
+        "adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue"
+    ),
+    KINDS["RandomInvert"]: ("invert",),
+    KINDS["RandomPosterize"]: ("posterize",),
+    KINDS["RandomSolarize"]: ("solarize",),
+    KINDS["RandomAutocontrast"]: ("autocontrast",),
+    KINDS["RandomEqualize"]: ("equalize",),
+    KINDS["RandomAdjustSharpness"]: ("adjust_sharpness",),
+}
+_FLIPS = (KINDS["RandomHorizontalFlip"], KINDS["RandomVerticalFlip"])
+_CONTAINERS = tuple(KINDS[name] for name in ("RandomApply", "RandomChoice", "RandomOrder"))
+# torch's mean of an image is a float32 sum, in an order that depends on the CPU. It is exact, and
+# so independent of the order, if it stays below 2^24.
+_MOST_SUMMED_PX = 2**24 // 255
+_CONTRAST = 1 << 1  # in the bit mask of a ColorJitter
+
+
+def read(step: Step, ops: Sequence[Op], image: Any, n_channels: int) -> list[Op]:
+    """The ops of an augmentation that follows the conversion to a tensor.
+
+    Args:
+        ops: those of PIL images.
+        image: a tensor of the type that the step gets.
+
+    Raises:
+        UnsupportedError: it is not supported on tensors, or a function that it calls was replaced.
+    """
+    for name in () if type(image) is torch.Tensor else _names_of_v1(step):
+        raise UnsupportedError(
+            f"torchvision.transforms.{name} follows v2.ToImage, which is not supported natively; "
+            f"use v2.{name}"
+        )
+    found = _on_tensors(step, ops, n_channels)
+    for op in found:
+        if op.arithmetic:
+            _check_functions(FUNCTIONS[op.kind], op.arithmetic == TENSOR_V2)
+    return found
+
+
+def with_channels(image: Any, n_channels: int) -> Any:
+    """A tensor like the image, with another number of equal channels."""
+    kind = type(image)
+    return image.as_subclass(torch.Tensor)[:1].expand(n_channels, -1, -1).as_subclass(kind)
+
+
+def why_not_sizes(ops: Sequence[Op], size: tuple[int, int] | None) -> str:
+    """The reason against the size of an image that an op on tensors gets; "" if there is none.
+
+    Args:
+        size: (height, width) before the first op; None: not known.
+    """
+    for op in ops:
+        if op.arithmetic and op.kind == KINDS["ColorJitter"] and int(op.values[8]) & _CONTRAST:
+            if size is None or size[0] * size[1] > _MOST_SUMMED_PX:
+                return (
+                    "ColorJitter changes the contrast of a tensor that may have more than "
+                    f"{_MOST_SUMMED_PX:,} pixels, which is not supported natively, as torch's mean "
+                    "of these is not exact; put it behind a crop or resize to a smaller size"
+                )
+        elif op.kind in SETS_SIZE:
+            size = (op.height, op.width) if op.width else None
+        elif op.kind == PAD and size is not None:
+            left, top, right, bottom = map(int, op.values[:4])
+            size = size[0] + top + bottom, size[1] + left + right
+        elif op.kind == KINDS["ResizeKeepRatio"]:
+            size = None
+    return ""
+
+
+def _names_of_v1(step: Step) -> list[str]:
+    """Those of the step and of those in it that are of torchvision.transforms."""
+    names = [step.name] if step.module == V1 else []
+    return names + [name for child in step.children for name in _names_of_v1(child)]
+
+
+def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
+    op = ops[0]
+    if op.kind in _CONTAINERS and type(step.transform) not in (Convert, *STEPS):
+        found, at = [op], 1
+        for child in step.children:
+            end = at + len(child.kinds)
+            found += _on_tensors(child, ops[at:end], n_channels)
+            at = end
+        return found
+    if op.kind in _FLIPS:
+        return list(ops)
+    if op.kind not in FUNCTIONS or step.module not in (V1, V2):
+        raise UnsupportedError(
+            f"{step.name} follows the conversion to a tensor, which is not supported natively, as "
+            "torchvision computes other pixels for tensors; put it before the conversion"
+        )
+    _check_arguments(step, op, n_channels)
+    return [_rounded(op)._replace(arithmetic=TENSOR_V2 if step.module == V2 else TENSOR_V1)]
+
+
+def _check_arguments(step: Step, op: Op, n_channels: int) -> None:
+    if step.name == "Grayscale" and step.module == V1 and n_channels == 1 and op.values[0] == 3:
+        # torchvision's does not add the channels.
+        raise unsupported_argument(step.name, "num_output_channels", 3, "1 for grayscale tensors")
+    if step.name == "RandomSolarize" and not 0 <= op.values[0] <= 255:
+        raise unsupported_argument(
+            step.name, "threshold", op.values[0], "from 0 to 255 for tensors"
+        )
+    if step.name == "RandomAdjustSharpness":
+        if op.values[0] < 0:
+            raise unsupported_argument(
+                step.name, "sharpness_factor", op.values[0], "0 or more for tensors"
+            )
+        _check_convolutions()
+
+
+def _check_convolutions() -> None:
+    """Raises UnsupportedError if torch may compute convolutions of float32 in bfloat16, with
+    errors that change pixels."""
+    convolutions = getattr(torch.backends.mkldnn, "conv", None)  # older versions have none
+    precision = getattr(convolutions, "fp32_precision", "ieee")
+    if precision not in ("none", "ieee") or torch.is_autocast_enabled("cpu"):
+        raise UnsupportedError(
+            "RandomAdjustSharpness of tensors needs convolutions in float32 natively; leave "
+            "torch.autocast, and set torch.backends.mkldnn.conv.fp32_precision to 'ieee'"
+        )
+
+
+def _rounded(op: Op) -> Op:
+    """The op with the threshold that torch compares pixels with, a float32."""
+    if op.kind != KINDS["RandomSolarize"]:
+        return op
+    return op._replace(values=(float(torch.tensor(op.values[0], dtype=torch.float32)),))
+
+
+# ---- replaced functions --------------------------------------------------------------------------
+
+
+def _check_functions(names: Sequence[str], is_v2: bool) -> None:
+    """Raises UnsupportedError if a function that torchvision calls for tensors was replaced.
+
+    Args:
+        names: of the functions in torchvision.transforms.functional, or in that of v2.
+    """
+    if not is_v2:
+        of_tensors = (*names, *_internals.V1_COLOR_HELPERS)
+        check_torchvision({FUNCTIONAL: names, _internals.FUNCTIONAL_TENSOR: of_tensors})
+        return
+    functional = "torchvision.transforms.v2.functional"
+    check_torchvision({functional: names, **_internals.V2_COLOR_HELPERS})
+    kernels = _internals.v2_kernels(sys.modules.get(_internals.V2_KERNELS))
+    image_type: Any = getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
+    for name in names:
+        by_type = kernels.get(getattr(sys.modules[functional], name), {})
+        kernel = by_type.get(torch.Tensor)
+        if not is_original(kernel, _internals.V2_COLOR, f"{name}_image") or not (
+            _internals.is_v2_wrapper(by_type.get(image_type), kernel)
+        ):
+            raise UnsupportedError(f"{functional}.{name}'s kernel for tensors was replaced")
