@@ -1,10 +1,15 @@
 """Fixtures of the Python tests."""
 
+import gc
 import os
 import signal
 import sys
 
 import pytest
+
+# Threads of OpenMP that wait for work spin by default, which takes the CPU from other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported
+
 import torch
 
 # A shell that starts the tests in the background makes them, and their child processes, ignore
@@ -36,6 +41,13 @@ import torch_iterators  # noqa: F401  ends iterators that tests leave behind
 from feedmill.engine.pool import EnginePool
 from feedmill.profiling.counting.records import native_steps
 from feedmill.system import peer_processes
+
+
+def pytest_collection_finish():
+    """Leaves out what exists before the first test, hundreds of thousands of objects, when the
+    garbage collector runs. In forked workers it would also copy the pages of all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
