@@ -183,9 +183,18 @@ def test_cache(served):
     assert len(server.requests) == len(urls)
 
 
+def delay_first_bytes(server, urls):
+    """Makes the server wait before its answers, for longer than all other parts of reads take on
+    this machine."""
+    begun = time.monotonic()
+    images_of(remote_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1))
+    delay_s = max(0.3, 3 * (time.monotonic() - begun))
+    server.status = lambda path: time.sleep(delay_s) or 200
+
+
 def test_waits_tell_what_reads_did(served):
     server, _, _, urls = served
-    server.status = lambda path: time.sleep(0.3) or 200
+    delay_first_bytes(server, urls)
     loader = remote_loader(ImageList(urls, transform=FIXED), num_workers=1, prefetch_factor=1)
     images_of(loader)
     stats = loader.stats()
@@ -199,7 +208,7 @@ def test_waits_tell_what_reads_did(served):
 
 def test_waits_of_a_run_and_scalars_tell_what_reads_did(served):
     server, _, _, urls = served
-    server.status = lambda path: time.sleep(0.3) or 200
+    delay_first_bytes(server, urls)
     states, written = [None], {}
 
     class Writer:
