@@ -331,11 +331,36 @@ def test_replaced_kernels(small_images, monkeypatch, kind):
     assert_left_to_torch(small_images, "adjust_hue's kernel for tensors was replaced", *steps)
 
 
-def test_convolutions_in_bfloat16(small_images):
-    steps = (v2.ToImage(), CROP, v2.RandomAdjustSharpness(2))
+@pytest.mark.parametrize("steps", [
+    (v2.ToImage(), CROP, v2.RandomAdjustSharpness(2)),
+    (CROP, T.PILToTensor(), T.ColorJitter(hue=0.2)),
+])
+def test_other_precisions_of_torch(small_images, steps):
+    """torch computes the convolution and the product of matrices by which these are made."""
     with torch.autocast("cpu"):
-        assert "needs convolutions in float32" in explained(small_images, *steps)
+        assert "needs full float32 precision" in explained(small_images, *steps)
     assert explained(small_images, *steps).startswith("native path")
+
+
+def test_a_lower_precision_of_products_of_matrices(small_images):
+    torch.set_float32_matmul_precision("medium")
+    try:
+        of_v1 = (CROP, T.PILToTensor(), T.ColorJitter(hue=0.2))
+        assert "needs full float32 precision" in explained(small_images, *of_v1)
+        of_v2 = (v2.ToImage(), CROP, v2.ColorJitter(hue=0.2), v2.RandomAdjustSharpness(2))
+        assert explained(small_images, *of_v2).startswith("native path")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_another_default_dtype(small_images):
+    """torch computes in it what it computes of integers and numbers of Python."""
+    steps = (v2.ToImage(), CROP, v2.ColorJitter(0.3))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert "default dtype is torch.float64" in explained(small_images, *steps)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("threshold", [127.99999999, 128, 128.0000001, 128.00001, 0.0, 255])

@@ -20,6 +20,7 @@ from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import check_torchvision
 from feedmill.planner.plan import (
     KINDS,
+    OP_NAMES,
     PAD,
     SETS_SIZE,
     TENSOR_V1,
@@ -51,7 +52,8 @@ _CONTAINERS = tuple(KINDS[name] for name in ("RandomApply", "RandomChoice", "Ran
 # torch's mean of an image is a float32 sum, in an order that depends on the CPU. It is exact, and
 # so independent of the order, if it stays below 2^24.
 _MOST_SUMMED_PX = 2**24 // 255
-_CONTRAST = 1 << 1  # in the bit mask of a ColorJitter
+# Bits in the mask of a ColorJitter.
+_CONTRAST, _HUE = 1 << 1, 1 << 3
 
 
 def read(step: Step, ops: Sequence[Op], image: Any, n_channels: int) -> list[Op]:
@@ -73,6 +75,7 @@ def read(step: Step, ops: Sequence[Op], image: Any, n_channels: int) -> list[Op]
     for op in found:
         if op.arithmetic:
             _check_functions(FUNCTIONS[op.kind], op.arithmetic == TENSOR_V2)
+            _check_precision(op)
     return found
 
 
@@ -140,24 +143,39 @@ def _check_arguments(step: Step, op: Op, n_channels: int) -> None:
         raise unsupported_argument(
             step.name, "threshold", op.values[0], "from 0 to 255 for tensors"
         )
-    if step.name == "RandomAdjustSharpness":
-        if op.values[0] < 0:
-            raise unsupported_argument(
-                step.name, "sharpness_factor", op.values[0], "0 or more for tensors"
-            )
-        _check_convolutions()
-
-
-def _check_convolutions() -> None:
-    """Raises UnsupportedError if torch may compute convolutions of float32 in bfloat16, with
-    errors that change pixels."""
-    convolutions = getattr(torch.backends.mkldnn, "conv", None)  # older versions have none
-    precision = getattr(convolutions, "fp32_precision", "ieee")
-    if precision not in ("none", "ieee") or torch.is_autocast_enabled("cpu"):
-        raise UnsupportedError(
-            "RandomAdjustSharpness of tensors needs convolutions in float32 natively; leave "
-            "torch.autocast, and set torch.backends.mkldnn.conv.fp32_precision to 'ieee'"
+    if step.name == "RandomAdjustSharpness" and op.values[0] < 0:
+        raise unsupported_argument(
+            step.name, "sharpness_factor", op.values[0], "0 or more for tensors"
         )
+
+
+def _check_precision(op: Op) -> None:
+    """Raises UnsupportedError if torch is set to compute with another precision than float32."""
+    name = OP_NAMES[op.kind]
+    if torch.get_default_dtype() is not torch.float32:
+        raise UnsupportedError(
+            f"torch's default dtype is {torch.get_default_dtype()}; natively it must be "
+            f"torch.float32 for {name} of tensors"
+        )
+    what = ""
+    if name == "RandomAdjustSharpness":
+        what = "conv"
+    elif name == "ColorJitter" and int(op.values[8]) & _HUE and op.arithmetic == TENSOR_V1:
+        what = "matmul"  # of an einsum()
+    if what and (torch.is_autocast_enabled("cpu") or not _is_full_precision(what)):
+        raise UnsupportedError(
+            f"{name} of tensors needs full float32 precision natively; leave torch.autocast, and "
+            f"set torch.backends.mkldnn.{what}.fp32_precision to 'ieee'"
+        )
+
+
+def _is_full_precision(what: str) -> bool:
+    """Whether torch computes convolutions ("conv") or products of matrices ("matmul") of float32
+    on CPUs in float32. There it may be allowed to use bfloat16."""
+    if what == "matmul" and torch.get_float32_matmul_precision() != "highest":
+        return False
+    settings = getattr(torch.backends.mkldnn, what, None)  # older versions have none
+    return getattr(settings, "fp32_precision", "ieee") in ("none", "ieee")
 
 
 def _rounded(op: Op) -> Op:
