@@ -109,7 +109,8 @@ def _added_otherwise(is_fused: bool) -> list[str]:
     for length, factor in itertools.product((*_LENGTHS, _N_ADDED), _FACTORS):
         base, value = bases[:length], values[:length]
         if is_fused:  # the sum of these products is exact in float64
-            wanted = base.astype(np.float64) + value * np.float64(np.float32(factor))
+            product = value.astype(np.float64) * float(np.float32(factor))
+            wanted = base.astype(np.float64) + product
         else:
             wanted = base + value.astype(np.float32) * np.float32(factor)
         results = [torch.from_numpy(base.copy()) for _ in range(2)]

@@ -34,7 +34,7 @@ from feedmill.planner.untouched import is_original
 
 # Kinds that change colors, and the functions that they call in torchvision.transforms.functional
 # and torchvision.transforms.v2.functional.
-FUNCTIONS = {
+_FUNCTIONS = {
     KINDS["Grayscale"]: ("rgb_to_grayscale",),
     KINDS["RandomGrayscale"]: ("rgb_to_grayscale",),
     KINDS["ColorJitter"]: (
@@ -74,7 +74,7 @@ def read(step: Step, ops: Sequence[Op], image: Any, n_channels: int) -> list[Op]
     found = _on_tensors(step, ops, n_channels)
     for op in found:
         if op.arithmetic:
-            _check_functions(FUNCTIONS[op.kind], op.arithmetic == TENSOR_V2)
+            _check_functions(_FUNCTIONS[op.kind], op.arithmetic == TENSOR_V2)
             _check_precision(op)
     return found
 
@@ -126,7 +126,7 @@ def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
         return found
     if op.kind in _FLIPS:
         return list(ops)
-    if op.kind not in FUNCTIONS or step.module not in (V1, V2):
+    if op.kind not in _FUNCTIONS or step.module not in (V1, V2):
         raise UnsupportedError(
             f"{step.name} follows the conversion to a tensor, which is not supported natively, as "
             "torchvision computes other pixels for tensors; put it before the conversion"
