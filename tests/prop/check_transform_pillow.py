@@ -69,12 +69,16 @@ class Draw(ctypes.Structure):
                 ("n_values", ctypes.c_int32), ("values", ctypes.c_double * 40)]
 
 
+class FloatResize(ctypes.Structure):
+    _fields_ = [("run_taps", ctypes.c_int32), ("values", ctypes.c_void_p)]
+
+
 class Transform(ctypes.Structure):
     _fields_ = [("ops", ctypes.POINTER(Op)), ("n_ops", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 ("layout", ctypes.c_int), ("mean", ctypes.c_float * 3),
                 ("std", ctypes.c_float * 3), ("value_table", ctypes.c_void_p),
-                ("resize_order", ctypes.c_int), ("run_taps", ctypes.c_int32),
-                ("resized_values", ctypes.c_void_p), ("in_height", ctypes.c_int32),
+                ("resize_order", ctypes.c_int), ("float_resize", FloatResize),
+                ("in_height", ctypes.c_int32),
                 ("in_width", ctypes.c_int32), ("in_channels", ctypes.c_int32)]
 
 
@@ -121,7 +125,7 @@ class Plan(ctypes.Structure):
                 ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
 
-STRUCTURES = {"fm_op": Op, "fm_draw": Draw, "fm_transform": Transform, "fm_box": Box,
+STRUCTURES = {"fm_op": Op, "fm_draw": Draw, "fm_transform": Transform, "fm_float_resize": FloatResize, "fm_box": Box,
               "fm_draw_key": Key, "fm_geometry": Geometry, "fm_error": Error, "fm_plan": Plan}
 
 
