@@ -165,7 +165,12 @@ bool table_from_bytes(PyObject *bytes, std::string *table, fm_transform *transfo
     return true;
 }
 
-bool check_tuple(const char *what, PyObject *object);
+// PyArg_ParseTuple() requires a tuple. False: a Python exception is set.
+bool check_tuple(const char *what, PyObject *object) {
+    if (PyTuple_Check(object)) return true;
+    PyErr_Format(PyExc_TypeError, "%s is %R; it must be a tuple", what, object);
+    return false;
+}
 
 // Parses (run_taps, values or None, mean, std) of fm_float_resize.
 bool float_resize_from_tuple(PyObject *tuple, std::string *values, fm_transform *transform) {
@@ -190,13 +195,6 @@ bool float_resize_from_tuple(PyObject *tuple, std::string *values, fm_transform 
     values->assign(data, size_t(n_bytes));
     transform->float_resize.values = static_cast<const float *>(static_cast<void *>(&(*values)[0]));
     return true;
-}
-
-// PyArg_ParseTuple() requires a tuple. False: a Python exception is set.
-bool check_tuple(const char *what, PyObject *object) {
-    if (PyTuple_Check(object)) return true;
-    PyErr_Format(PyExc_TypeError, "%s is %R; it must be a tuple", what, object);
-    return false;
 }
 
 // NumPy's limit.
@@ -257,8 +255,8 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
-// Parses (ops, value_table, resize_order, float_resize) of each further view. The rest of a view's transform is
-// as the first one's.
+// Parses (ops, value_table, resize_order, float_resize) of each further view. The rest of a view's
+// transform is as the first one's.
 bool views_from_sequence(PyObject *sequence, Config *out) {
     if (!sequence || sequence == Py_None) return true;
     const Py_ssize_t n = PySequence_Size(sequence);
@@ -400,8 +398,7 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
             &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
             &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
             &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
-            &remote, &read, &config.custom_reader.n_threads, &disk_cache,
-            &float_resize))
+            &remote, &read, &config.custom_reader.n_threads, &disk_cache, &float_resize))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
