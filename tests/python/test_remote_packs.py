@@ -109,9 +109,10 @@ def test_the_native_path_reads_ranges(served, packed):
     server.requests.clear()
     assert equal(batches_of(loader), want[0])
     assert loader.stats().decode.fallback_samples == 0
-    assert "24 requests (0 after a failure" in str(loader.report())
+    n_requests = len(server.requests)  # fewer than samples if neighbours wait at the same time
+    assert 0 < n_requests <= 24 and all("range" in one for _, one in server.requests)
+    assert f"{n_requests} requests (0 after a failure" in str(loader.report())
     assert not kinds(server, ".fmp")  # the index was read when the pack was opened
-    assert len(server.requests) == 24 and all("range" in one for _, one in server.requests)
     # Once a shard was read, only that version of it is.
     many = Subset(feedmill.Pack(url, FIXED), 400 * [0])
     batches_of(native_loader(many, num_workers=1, prefetch_factor=1))
