@@ -262,15 +262,46 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-def folder(work: Path, layout: str) -> Path:
-    """The folder of a data set, made if it is not there yet."""
-    target = work / "data" / layout
+def folder(work: Path, layout: str, images: Path | None = None) -> Path:
+    """The folder of a data set, made if it is not there yet.
+
+    Args:
+        work: where data sets are made.
+        layout: its name.
+        images: a folder with a folder of JPEGs per class, for layouts like imagenet; None: made ones.
+    """
+    is_given = images is not None and layout in _LIKE_IMAGENET
+    target = work / ("data-given" if is_given else "data") / layout
     complete = target.with_name(layout + ".complete")
     if not complete.exists():
         shutil.rmtree(target, ignore_errors=True)
-        LAYOUTS[layout](target)
+        if is_given:
+            _imagenet_of(images, target)
+        else:
+            LAYOUTS[layout](target)
         complete.touch()
     return target
+
+
+_LIKE_IMAGENET = ("imagenet", "imagenet_288", "imagenet_rgb")
+_MIN_GIVEN = 10_000
+
+
+def _imagenet_of(images: Path, root: Path) -> None:
+    """As imagenet, of given images: each once in val/, and in train/ under so many names that there
+    are 10,000 files."""
+    import torch
+
+    paths = sorted(path for path in images.glob("*/*") if path.is_file())
+    for path in paths:
+        _copy(path, root / "val" / path.parent.name / path.name)
+    for i in range(-(-_MIN_GIVEN // len(paths))):
+        for path in paths:
+            name = root / "train" / path.parent.name / f"{path.stem}-{i}{path.suffix}"
+            name.parent.mkdir(parents=True, exist_ok=True)
+            name.hardlink_to(root / "val" / path.parent.name / path.name)
+    classes = sorted({path.parent.name for path in paths})
+    torch.save(({name: (name,) for name in classes}, []), root / "meta.bin")
 
 
 def layouts_in(text: str) -> Iterator[str]:

@@ -225,7 +225,7 @@ def main() -> int:
         again = speeds.doubtful(options.again, options.below) if options.again else None
         if again is not None:
             chosen = [one for one in chosen if one.id in again]
-        runner = Runner(options.batches, options.limit or 3600, options.rng)
+        runner = Runner(options.batches, options.limit or 3600, options.rng, options.images)
         name, make_table, print_row = "speeds", speeds.table, _print_speed
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -233,7 +233,7 @@ def main() -> int:
             return speeds.measure(runner, script, options.speed, options.turn, numbers)
 
     else:
-        runner = Runner(options.batches, options.limit or 300, options.rng)
+        runner = Runner(options.batches, options.limit or 300, options.rng, options.images)
         name, make_table, print_row = "results", table, _print_result
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -267,6 +267,9 @@ def _options() -> argparse.Namespace:
                         help="only scripts whose name contains one of these")  # fmt: skip
     parser.add_argument("--batches", type=int, default=3, metavar="N",
                         help="batches to take from each loader (default 3)")  # fmt: skip
+    parser.add_argument("--images", type=Path, metavar="FOLDER",
+                        help="a folder with a folder of JPEGs per class, to take in place of made "
+                        "images; repeated up to 10,000 for training")  # fmt: skip
     parser.add_argument("--limit", type=float, metavar="SECONDS",
                         help="end a script after so long (default 300; with --speed 3600)")  # fmt: skip
     parser.add_argument("--torch-only", action="store_true",

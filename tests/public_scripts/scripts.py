@@ -86,12 +86,16 @@ class Runner:
         n_batches: how many batches to take from each loader.
         limit_s: after so long a script is ended.
         rng: `feedmill run`'s --rng.
+        images: see data.folder().
     """
 
-    def __init__(self, n_batches: int, limit_s: float, rng: str = "auto") -> None:
+    def __init__(
+        self, n_batches: int, limit_s: float, rng: str = "auto", images: Path | None = None
+    ) -> None:
         self._n_batches = n_batches
         self._limit_s = limit_s
         self._rng = rng
+        self._images = images
 
     def run(
         self,
@@ -122,7 +126,7 @@ class Runner:
 
             def filled(text: str) -> str:
                 for name in data.layouts_in(text):
-                    values[name] = str(data.folder(WORK, name))
+                    values[name] = str(data.folder(WORK, name, self._images))
                 for name, value in values.items():
                     text = text.replace(f"{{{name}}}", value)
                 return text
