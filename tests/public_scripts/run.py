@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,7 @@ class Result:
             (the same, once the generators are seeded alike for each call of the collate_fn);
             "not repeatable" (two runs with torch differ as well); "no images"; "differs"; "failed".
         text: feedmill's reasons for its path, or what failed.
+        n_batches: how many were compared.
     """
 
     script: str
@@ -65,6 +67,7 @@ class Result:
     hybrid: bool | None = None
     result: str = ""
     text: str = ""
+    n_batches: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -122,6 +125,7 @@ def compare(
             mine["path"],
             (_at(hybrid, i) or {}).get("path") in ("native", "hybrid") if hybrid else None,
             *result,
+            len(theirs["batches"]),
         )
     if len(torch.loaders) != len(ours.loaders):
         text = f"{len(torch.loaders)} loaders with torch, {len(ours.loaders)} with feedmill"
@@ -135,10 +139,15 @@ def _at(outcome: Outcome | None, i: int) -> dict[str, Any] | None:
 def _equal(theirs: dict[str, Any], ours: dict[str, Any], *kinds: str) -> bool:
     """Whether two loaders gave equal batches, in all or in some kinds of digests."""
     kinds = kinds or ("all", "labels", "layout")
-    return theirs.get("error") == ours.get("error") and (
+    return _error(theirs) == _error(ours) and (
         [[batch[kind] for kind in kinds] for batch in theirs["batches"]]
         == [[batch[kind] for kind in kinds] for batch in ours["batches"]]
     )
+
+
+def _error(loader: dict[str, Any]) -> str:
+    """A loader's error, without the sample that feedmill adds to the messages of a dataset's own."""
+    return re.sub(r" \[dataset index \d+.*\]$", "", loader.get("error", ""))
 
 
 def _result(
@@ -150,8 +159,9 @@ def _result(
     seeded_verified: dict[str, Any] | None,
 ) -> tuple[str, str]:
     reasons = "; ".join(ours.get("reasons", ()))
-    if theirs.get("error") and theirs["error"] == ours.get("error"):
-        return "failed", f"with torch and feedmill: {theirs['error']}"
+    if _error(theirs) and _equal(theirs, ours):
+        n = len(theirs["batches"])
+        return "failed", f"with torch and feedmill, after {n} equal batches: {_error(theirs)}"
     if not theirs["batches"]:
         return "failed", f"no batches with torch: {theirs.get('error', 'too few images')}"
     if not theirs["images"]:

@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "hook"), str(HERE.parent / "support")]
 
 import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
+import data  # noqa: E402
 import numpy as np  # noqa: E402
 import run  # noqa: E402
 import scripts  # noqa: E402
@@ -261,3 +262,58 @@ def test_digests_of_other_types():
     other = {**batch, "path": ("a", "c")}
     assert "RGB[3, 2]" in digests(batch)["layout"]
     assert digests(batch)["labels"] != digests(other)["labels"]
+
+
+# ---- given images --------------------------------------------------------------------------------
+
+
+def given_images(root, n=3):
+    for i in range(n):
+        path = root / f"class{i % 2}" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((40, 50, 3), 30 * i, np.uint8)).save(path)
+    return root
+
+
+def test_given_images_are_repeated(tmp_path):
+    root = data.folder(tmp_path / "work", "imagenet_rgb", given_images(tmp_path / "given"))
+    assert sorted(path.name for path in root.glob("val/*/*")) == ["0.jpg", "1.jpg", "2.jpg"]
+    of_first = list(root.glob("train/class0/0-*.jpg"))
+    assert len(list(root.glob("train/*/*"))) >= 10_000 and len(of_first) > 3_000
+    assert of_first[0].read_bytes() == (tmp_path / "given/class0/0.jpg").read_bytes()
+
+
+def test_other_layouts_and_made_ones_stay_as_they_are(tmp_path):
+    given = given_images(tmp_path / "given")
+    assert len(list(data.folder(tmp_path / "work", "flat", given).glob("*.jpg"))) == 40
+    data.folder(tmp_path / "work", "imagenet", given)
+    assert len(list(data.folder(tmp_path / "work", "imagenet").glob("val/*/*"))) == 24
+
+
+def test_a_script_gets_the_given_images(script, tmp_path):
+    runner = scripts.Runner(2, 300, images=given_images(tmp_path / "given", 8))
+    [one] = run.compare(runner, script(command="train.py {imagenet}/train"), False, False)
+    assert (one.path, one.result, one.n_batches) == ("native", "equal", 2)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def recorded(error, n_batches=1, sample=""):
+    batch = {"all": "1", "labels": "2", "layout": "3"}
+    return {"batches": [batch] * n_batches, "images": 4, "path": "native", "error": error + sample}
+
+
+@pytest.mark.parametrize(("ours", "is_equal"), [
+    (recorded("ValueError: bits"), True),
+    (recorded("ValueError: bits", sample=" [dataset index 7, file '/a/b [1].jpg']"), True),
+    (recorded("ValueError: bits", 2), False),
+    (recorded("ValueError: other"), False),
+    (recorded("TypeError: bits"), False),
+])  # fmt: skip
+def test_errors_of_the_script(ours, is_equal):
+    """The sample that feedmill adds to a message is no difference, the number of batches is."""
+    theirs = recorded("ValueError: bits")
+    result, text = run._result(theirs, ours, None, None, None, None)
+    assert (text == "with torch and feedmill, after 1 equal batches: ValueError: bits") == is_equal
+    assert result == ("failed" if is_equal else "differs")
