@@ -5,6 +5,7 @@ JPEGs have mixed sizes and samplings; every few are greyscale, CMYK or rotated b
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -270,15 +271,19 @@ def folder(work: Path, layout: str, images: Path | None = None) -> Path:
         layout: its name.
         images: a folder with a folder of JPEGs per class, for layouts like imagenet; None: made ones.
     """
-    is_given = images is not None and layout in _LIKE_IMAGENET
-    target = work / ("data-given" if is_given else "data") / layout
+    if layout not in _LIKE_IMAGENET:
+        images = None
+    target = work / "data" / layout
+    if images is not None:
+        digest = hashlib.sha256(str(images.resolve()).encode()).hexdigest()[:10]
+        target = work / f"data-{digest}" / layout
     complete = target.with_name(layout + ".complete")
     if not complete.exists():
         shutil.rmtree(target, ignore_errors=True)
-        if is_given:
-            _imagenet_of(images, target)
-        else:
+        if images is None:
             LAYOUTS[layout](target)
+        else:
+            _imagenet_of(images, target)
         complete.touch()
     return target
 
@@ -293,6 +298,8 @@ def _imagenet_of(images: Path, root: Path) -> None:
     import torch
 
     paths = sorted(path for path in images.glob("*/*") if path.is_file())
+    if not paths:
+        raise ValueError(f"{images} has no files in folders; --images needs a folder per class")
     for path in paths:
         _copy(path, root / "val" / path.parent.name / path.name)
     for i in range(-(-_MIN_GIVEN // len(paths))):

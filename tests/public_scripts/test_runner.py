@@ -290,6 +290,15 @@ def test_other_layouts_and_made_ones_stay_as_they_are(tmp_path):
     assert len(list(data.folder(tmp_path / "work", "imagenet").glob("val/*/*"))) == 24
 
 
+def test_another_folder_of_images_is_another_data_set(tmp_path):
+    for n in (1, 3):
+        root = data.folder(tmp_path / "work", "imagenet", given_images(tmp_path / str(n), n))
+        assert len(list(root.glob("val/*/*"))) == n
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="needs a folder per class"):
+        data.folder(tmp_path / "work", "imagenet", tmp_path / "empty")
+
+
 def test_a_script_gets_the_given_images(script, tmp_path):
     runner = scripts.Runner(2, 300, images=given_images(tmp_path / "given", 8))
     [one] = run.compare(runner, script(command="train.py {imagenet}/train"), False, False)
