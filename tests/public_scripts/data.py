@@ -289,12 +289,12 @@ def folder(work: Path, layout: str, images: Path | None = None) -> Path:
 
 
 _LIKE_IMAGENET = ("imagenet", "imagenet_288", "imagenet_rgb")
-_MIN_GIVEN = 10_000
+_MIN_TRAINING_FILES = 10_000
 
 
 def _imagenet_of(images: Path, root: Path) -> None:
-    """As imagenet, of given images: each once in val/, and in train/ under so many names that there
-    are 10,000 files."""
+    """As imagenet, but with given images: each once in val/, and in train/ under several names, so
+    that there are at least 10,000 files."""
     import torch
 
     paths = sorted(path for path in images.glob("*/*") if path.is_file())
@@ -302,7 +302,7 @@ def _imagenet_of(images: Path, root: Path) -> None:
         raise ValueError(f"{images} has no files in folders; --images needs a folder per class")
     for path in paths:
         _copy(path, root / "val" / path.parent.name / path.name)
-    for i in range(-(-_MIN_GIVEN // len(paths))):
+    for i in range(-(-_MIN_TRAINING_FILES // len(paths))):
         for path in paths:
             name = root / "train" / path.parent.name / f"{path.stem}-{i}{path.suffix}"
             name.parent.mkdir(parents=True, exist_ok=True)

@@ -278,8 +278,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=3, metavar="N",
                         help="batches to take from each loader (default 3)")  # fmt: skip
     parser.add_argument("--images", type=Path, metavar="FOLDER",
-                        help="a folder with a folder of JPEGs per class, to take in place of made "
-                        "images; repeated up to 10,000 for training")  # fmt: skip
+                        help="use the JPEGs of this folder, which has a folder per class, for "
+                        "ImageNet-like data sets; training repeats them, to 10,000 files")  # fmt: skip
     parser.add_argument("--limit", type=float, metavar="SECONDS",
                         help="end a script after so long (default 300; with --speed 3600)")  # fmt: skip
     parser.add_argument("--torch-only", action="store_true",

@@ -303,6 +303,8 @@ def test_a_script_gets_the_given_images(script, tmp_path):
     runner = scripts.Runner(2, 300, images=given_images(tmp_path / "given", 8))
     [one] = run.compare(runner, script(command="train.py {imagenet}/train"), False, False)
     assert (one.path, one.result, one.n_batches) == ("native", "equal", 2)
+    [made] = (tmp_path / "work").glob("data*/imagenet")
+    assert len(list(made.glob("val/*/*"))) == 8
 
 
 # ---- errors --------------------------------------------------------------------------------------
