@@ -147,10 +147,11 @@ typedef enum fm_comparison {
 } fm_comparison;
 
 /*
- * Whose arithmetic an op on colors follows. For the ops RANDOM_VERTICAL_FLIP to COLOR_JITTER; other
- * kinds, also those that contain ops, have 0. PyTorch adds a product to a tensor with one rounding
- * where the CPU has an instruction for that, else with two. Its mean of an image, which a change of
- * contrast needs, is certain to be the native one for up to 65,793 pixels only.
+ * Whose arithmetic an op follows. For the ops RANDOM_VERTICAL_FLIP to RANDOM_AFFINE, and
+ * TRIVIAL_AUGMENT_WIDE to AUTO_AUGMENT; other kinds, also those that contain ops, have 0. PyTorch
+ * adds a product to a tensor with one rounding where the CPU has an instruction for that, else with
+ * two. Its mean of an image, which a change of contrast needs, is certain to be the native one for
+ * up to 65,793 pixels only.
  */
 typedef enum fm_arithmetic {
     FM_ARITHMETIC_PILLOW = 0,         /* PIL images */
@@ -158,6 +159,19 @@ typedef enum fm_arithmetic {
     FM_ARITHMETIC_TENSOR_V2 = 2,      /* uint8 tensors, with v2, products rounded */
     FM_ARITHMETIC_TENSOR_V2_FUSED = 3 /* the same, products not rounded */
 } fm_arithmetic;
+
+/*
+ * How torch samples a uint8 tensor at the points of an affine transform; bits. For RANDOM_ROTATION,
+ * RANDOM_AFFINE and TRIVIAL_AUGMENT_WIDE to AUTO_AUGMENT on tensors.
+ */
+typedef enum fm_sampling {
+    FM_SAMPLING_FUSED_GRID = 1,    /* a product of a matrix and a pixel's row is added without being
+                                      rounded. It depends on the CPU and the image's size */
+    FM_SAMPLING_FUSED_SAMPLES = 2, /* the same of products of pixels and weights, and of a point's
+                                      coordinate and half a size */
+    FM_SAMPLING_WITHOUT_FILL = 4   /* there is no fill (fill=None): values outside are 0, between
+                                      which and the border's ones it interpolates */
+} fm_sampling;
 
 #define FM_N_OP_VALUES 68
 #define FM_N_DRAW_VALUES 40
@@ -192,7 +206,8 @@ typedef enum fm_arithmetic {
  *     RANDOM_ROTATION        0-1 degrees; 2 has a center; 3-4 its x, y; 5-7 fill
  *     RANDOM_AFFINE          0-1 degrees; 2 translates; 3-4 by how much; 5 scales (by `scale`);
  *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
- *                            14-16 fill
+ *                            14-16 fill. On tensors scale[0] is 0.001 or more, and shears are from
+ *                            -89 to 89 degrees
  *     RANDOM_ERASING         3 what is written: 0 the values 0-2, by channel, in the result's
  *                            dtype; 1 a random number for each channel of a box, 2 one for each
  *                            pixel and channel, of fm_noise(): with a floating-point dtype only;
@@ -249,12 +264,13 @@ typedef struct fm_op {
     double p;         /* RANDOM_*FLIP, RANDOM_GRAYSCALE to RANDOM_ADJUST_SHARPNESS,
                          RANDOM_ERASING, RANDOM_APPLY, RANDOM_BLUR: probability, 0 to 1 */
     fm_filter filter; /* ops that resize; zero: bilinear. RANDOM_ROTATION to
-                         AUTO_AUGMENT, TIMM_*: bilinear, bicubic or nearest */
+                         AUTO_AUGMENT, TIMM_*: bilinear, bicubic (not on tensors) or nearest */
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
     double values[FM_N_OP_VALUES]; /* see above */
-    bool is_v2; /* torchvision.transforms.v2's, which draws some numbers in another order; only
-                   draws from fm_streams need it */
+    bool is_v2; /* torchvision.transforms.v2's: it rounds matrices of affine transforms otherwise,
+                   and with fm_streams draws some numbers in another order */
     fm_arithmetic arithmetic;
+    uint32_t sampling; /* bits of fm_sampling; 0 without an arithmetic of tensors */
 } fm_op;
 
 /* Without a value_table, values of the 16-bit types are rounded to nearest, ties to even. */

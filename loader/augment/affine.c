@@ -53,6 +53,21 @@ fm_affine fm_affine_inverse(double center_x, double center_y, double degrees,
     return affine;
 }
 
+fm_affine fm_affine_inverse_v2(double center_x, double center_y, double degrees,
+                               const double translate[2], double scale, const double shear[2]) {
+    const double turn = radians(degrees), sx = radians(shear[0]), sy = radians(shear[1]);
+    const double a = cos(turn - sy) / cos(sy);
+    const double b = -(a * tan(sx) + sin(turn));
+    const double c = sin(turn - sy) / cos(sy);
+    const double d = cos(turn) - c * tan(sx);
+    const double moved_x = center_x + translate[0], moved_y = center_y + translate[1];
+    fm_affine affine = {{d / scale, -b / scale, 0, -c / scale, a / scale, 0}};
+    double *const m = affine.m;
+    m[2] += center_x - m[0] * moved_x - m[1] * moved_y;
+    m[5] += center_y - m[3] * moved_x - m[4] * moved_y;
+    return affine;
+}
+
 /* ---- the nearest pixel ----------------------------------------------------------------------- */
 
 /* COORD and FLOOR of Pillow's Geometry.c. */

@@ -21,9 +21,12 @@ typedef struct fm_affine {
 /* Image.rotate() about (center_x, center_y). */
 fm_affine fm_affine_rotation(double degrees, double center_x, double center_y);
 
-/* torchvision's _get_inverse_affine_matrix(). */
+/* _get_inverse_affine_matrix() of torchvision.transforms, and that of v2, which rounds otherwise.
+ */
 fm_affine fm_affine_inverse(double center_x, double center_y, double degrees,
                             const double translate[2], double scale, const double shear[2]);
+fm_affine fm_affine_inverse_v2(double center_x, double center_y, double degrees,
+                               const double translate[2], double scale, const double shear[2]);
 
 /*
  * Writes all of `out`. Points outside `in` get the fill. `filter` is FM_FILTER_NEAREST, _BILINEAR

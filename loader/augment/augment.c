@@ -22,6 +22,7 @@ int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32
     fm_color_init(&augment->color, tier);
     fm_tensor_color_init(&augment->tensor_color, tier);
     fm_warp_init(&augment->warp, tier);
+    fm_tensor_warp_init(&augment->tensor_warp, tier);
     fm_blur_init(&augment->blur, tier);
     augment->most_bytes = most_bytes;
     augment->most_side = most_side;
@@ -169,22 +170,51 @@ static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw
 
 /* ---- affine transforms ----------------------------------------------------------------------- */
 
+/* torchvision's affine(). center NULL: the image's center. */
+static void map_affine(fm_augment *augment, const fm_op *op, const double *center, double degrees,
+                       const double translate[2], double scale, const double shear[2],
+                       const uint8_t fill[3]) {
+    const bool is_v2 = op->arithmetic ? op->arithmetic != FM_ARITHMETIC_TENSOR_V1 : op->is_v2;
+    const double half_width = augment->image.width * 0.5;
+    const double half_height = augment->image.height * 0.5;
+    double x = center ? center[0] : half_width, y = center ? center[1] : half_height;
+    if (op->arithmetic) { /* the matrices of tensors are relative to the image's center */
+        x -= half_width;
+        y -= half_height;
+    }
+    const fm_affine affine =
+        (is_v2 ? fm_affine_inverse_v2 : fm_affine_inverse)(x, y, degrees, translate, scale, shear);
+    if (op->arithmetic)
+        fm_augment_tensor_map(augment, op, &affine, fill);
+    else
+        fm_augment_map_affine(augment, &affine, op->filter, fill);
+}
+
+/* torchvision's rotate(). center NULL: the image's center. */
+static void rotate(fm_augment *augment, const fm_op *op, double degrees, const double *center,
+                   const uint8_t fill[3]) {
+    const double none[2] = {0, 0};
+    if (!op->arithmetic) {
+        fm_augment_rotate(augment, degrees, center, op->filter, fill);
+    } else if (op->arithmetic == FM_ARITHMETIC_TENSOR_V1) {
+        map_affine(augment, op, center, -degrees, none, 1, none, fill);
+    } else if (!fm_augment_turn(augment, degrees, center)) {
+        map_affine(augment, op, center, -fm_augment_within_turn(degrees), none, 1, none, fill);
+    }
+}
+
 static void random_rotation(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
     uint8_t fill[3];
     get_fill(op->values + 5, fill);
-    fm_augment_rotate(augment, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL,
-                      op->filter, fill);
+    rotate(augment, op, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL, fill);
 }
 
 static void random_affine(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
-    const double *const center = op->values + 12, *const drawn = draw->values;
-    const bool has_center = op->values[11] != 0;
+    const double *const drawn = draw->values;
     uint8_t fill[3];
     get_fill(op->values + 14, fill);
-    const fm_affine affine = fm_affine_inverse(has_center ? center[0] : augment->image.width * 0.5,
-                                               has_center ? center[1] : augment->image.height * 0.5,
-                                               drawn[0], drawn + 1, drawn[3], drawn + 4);
-    fm_augment_map_affine(augment, &affine, op->filter, fill);
+    map_affine(augment, op, op->values[11] != 0 ? op->values + 12 : NULL, drawn[0], drawn + 1,
+               drawn[3], drawn + 4, fill);
 }
 
 /* ---- automatic augmentations ----------------------------------------------------------------- */
@@ -201,11 +231,10 @@ static void shear_or_translate(fm_augment *augment, const fm_op *op, fm_augmenta
     const bool shears = what == FM_AUGMENT_SHEAR_X || what == FM_AUGMENT_SHEAR_Y;
     const bool upright = what == FM_AUGMENT_SHEAR_Y || what == FM_AUGMENT_TRANSLATE_Y;
     pair[upright] = shears ? slope_degrees(magnitude) : trunc(magnitude);
-    const fm_affine affine = shears
-                                 ? fm_affine_inverse(0, 0, 0, none, 1, pair)
-                                 : fm_affine_inverse(augment->image.width * 0.5,
-                                                     augment->image.height * 0.5, 0, pair, 1, none);
-    fm_augment_map_affine(augment, &affine, op->filter, fill);
+    if (shears)
+        map_affine(augment, op, none, 0, none, 1, pair, fill);
+    else
+        map_affine(augment, op, NULL, 0, pair, 1, none, fill);
 }
 
 /* torchvision's _apply_op() for colors. The image must be in a buffer. */
@@ -214,6 +243,8 @@ static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation 
     const fm_color_kernels *const color = &augment->color;
     const fm_image *const image = &augment->image;
     const float factor = (float)(1.0 + magnitude);
+    const double threshold = op->values[6] != 0 ? 255.0 * magnitude : magnitude;
+    if (op->arithmetic && fm_augment_tensor_color(augment, op, what, 1.0 + magnitude)) return;
     switch (what) {
     case FM_AUGMENT_BRIGHTNESS:
         fm_color_brightness(color, image, factor);
@@ -231,7 +262,7 @@ static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation 
         fm_color_posterize(image, (int)magnitude);
         break;
     case FM_AUGMENT_SOLARIZE:
-        fm_color_solarize(image, op->values[6] != 0 ? 255.0 * magnitude : magnitude);
+        fm_color_solarize(image, op->arithmetic ? (float)threshold : threshold);
         break;
     case FM_AUGMENT_AUTOCONTRAST:
         fm_color_autocontrast(color, image);
@@ -255,7 +286,7 @@ static void augment_automatically(fm_augment *augment, const fm_op *op, const fm
         const double magnitude = draw->values[i + 1];
         fm_augment_own(augment);
         if (what == FM_AUGMENT_ROTATE)
-            fm_augment_rotate(augment, magnitude, NULL, op->filter, fill);
+            rotate(augment, op, magnitude, NULL, fill);
         else if (what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_TRANSLATE_Y)
             shear_or_translate(augment, op, what, magnitude, fill);
         else

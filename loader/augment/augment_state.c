@@ -44,27 +44,33 @@ static void turn_quarters(fm_augment *augment, int n_quarters) {
     fm_augment_set(augment, &out);
 }
 
-/* Python's degrees % 360.0. */
-static double within_turn(double degrees) {
+double fm_augment_within_turn(double degrees) {
     const double rest = fmod(degrees, 360.0);
     return rest < 0 ? rest + 360.0 : rest;
 }
 
-void fm_augment_rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
-                       const uint8_t fill[3]) {
-    const double angle = within_turn(degrees);
-    const int32_t width = augment->image.width, height = augment->image.height;
-    if (!center && angle == 0) return;
-    if (!center && angle == 180) {
+bool fm_augment_turn(fm_augment *augment, double degrees, const double *center) {
+    const double angle = fm_augment_within_turn(degrees);
+    const bool is_square = augment->image.width == augment->image.height;
+    if (center) return false;
+    if (angle == 0) return true;
+    if (angle == 180) {
         fm_augment_mirror(augment);
         fm_gather_flip_vertical(&augment->image);
-    } else if (!center && (angle == 90 || angle == 270) && width == height) {
-        turn_quarters(augment, angle == 90 ? 1 : 3);
-    } else {
-        const fm_affine affine = fm_affine_rotation(angle, center ? center[0] : width / 2.0,
-                                                    center ? center[1] : height / 2.0);
-        fm_augment_map_affine(augment, &affine, filter, fill);
+        return true;
     }
+    if ((angle != 90 && angle != 270) || !is_square) return false;
+    turn_quarters(augment, angle == 90 ? 1 : 3);
+    return true;
+}
+
+void fm_augment_rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
+                       const uint8_t fill[3]) {
+    if (fm_augment_turn(augment, degrees, center)) return;
+    const double x = center ? center[0] : augment->image.width / 2.0;
+    const double y = center ? center[1] : augment->image.height / 2.0;
+    const fm_affine affine = fm_affine_rotation(fm_augment_within_turn(degrees), x, y);
+    fm_augment_map_affine(augment, &affine, filter, fill);
 }
 
 int fm_augment_blur(fm_augment *augment, double radius, fm_error *error) {

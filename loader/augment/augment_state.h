@@ -8,11 +8,13 @@
 #include "augment/blur.h"
 #include "augment/color.h"
 #include "augment/tensor_color.h"
+#include "augment/tensor_warp.h"
 
 struct fm_augment {
     fm_color_kernels color;
     fm_tensor_color_kernels tensor_color;
     fm_warp_kernels warp;
+    fm_tensor_warp_kernels tensor_warp;
     fm_blur_kernels blur;
     size_t most_bytes;
     int32_t most_side;
@@ -39,6 +41,14 @@ void fm_augment_mirror(fm_augment *augment);
 
 void fm_augment_map_affine(fm_augment *augment, const fm_affine *affine, fm_filter filter,
                            const uint8_t fill[3]);
+
+/* Rotates by multiples of 90 degrees without interpolation, where Image.rotate() does so: about the
+ * image's center (center NULL), and by 90 or 270 degrees only if the image is square. False: this
+ * is another case. */
+bool fm_augment_turn(fm_augment *augment, double degrees, const double *center);
+
+/* Python's degrees % 360.0. */
+double fm_augment_within_turn(double degrees);
 
 /* Image.rotate(). center NULL: the image's center. */
 void fm_augment_rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,

@@ -41,3 +41,38 @@ bool fm_augment_tensor(fm_augment *augment, const fm_op *op) {
         return false;
     }
 }
+
+bool fm_augment_tensor_color(fm_augment *augment, const fm_op *op, fm_augmentation what,
+                             double factor) {
+    const fm_tensor_color color = color_of(augment, op);
+    const fm_image *const image = &augment->image;
+    switch (what) {
+    case FM_AUGMENT_BRIGHTNESS:
+        fm_tensor_brightness(&color, image, factor);
+        return true;
+    case FM_AUGMENT_COLOR:
+        fm_tensor_saturation(&color, image, factor);
+        return true;
+    case FM_AUGMENT_CONTRAST:
+        fm_tensor_contrast(&color, image, factor);
+        return true;
+    case FM_AUGMENT_SHARPNESS:
+        fm_tensor_sharpness(&color, image, fm_augment_other_memory(augment), factor);
+        return true;
+    case FM_AUGMENT_AUTOCONTRAST:
+        fm_tensor_autocontrast(&color, image);
+        return true;
+    default:
+        return false;
+    }
+}
+
+void fm_augment_tensor_map(fm_augment *augment, const fm_op *op, const fm_affine *affine,
+                           const uint8_t fill[3]) {
+    fm_augment_own(augment);
+    fm_image out = augment->image;
+    out.px = fm_augment_other_memory(augment);
+    fm_tensor_warp_map(&augment->tensor_warp, &augment->image, &out, affine, op->arithmetic,
+                       op->sampling, op->filter, fill);
+    fm_augment_set(augment, &out);
+}

@@ -443,10 +443,37 @@ static int check_choice(size_t number, const fm_op *op, fm_error *error) {
     return status;
 }
 
+/* What a transform of tensors by grid_sample() may have: other limits keep its coordinates within
+ * float32. */
+static int check_sampling(size_t number, const fm_op *op, fm_error *error) {
+    const uint32_t all =
+        FM_SAMPLING_FUSED_GRID | FM_SAMPLING_FUSED_SAMPLES | FM_SAMPLING_WITHOUT_FILL;
+    const bool samples = fm_op_is_affine(op) && op->arithmetic != FM_ARITHMETIC_PILLOW;
+    if (op->sampling > (samples ? all : 0))
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT, "op %zu (%s): sampling is %u; allowed are 0 to %u", number,
+            fm_op_kind_name(op->kind), (unsigned)op->sampling, (unsigned)(samples ? all : 0));
+    if (!samples) return FM_OK;
+    if (op->filter == FM_FILTER_BICUBIC)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s): the filter is bicubic, which tensors can't have", number,
+                            fm_op_kind_name(op->kind));
+    if (op->kind != FM_OP_RANDOM_AFFINE) return FM_OK;
+    if (op->values[5] != 0 && op->scale[0] < 1e-3)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomAffine): scale is (%g, %g); the least of tensors is "
+                            "0.001",
+                            number, op->scale[0], op->scale[1]);
+    return check_values(number, op, 7, 4, -89, 89, false, error);
+}
+
 static int check_arithmetic(size_t number, const fm_op *op, fm_error *error) {
-    const bool is_any = op->kind >= FM_OP_RANDOM_VERTICAL_FLIP && op->kind <= FM_OP_COLOR_JITTER;
+    const bool is_any =
+        (op->kind >= FM_OP_RANDOM_VERTICAL_FLIP && op->kind <= FM_OP_COLOR_JITTER) ||
+        fm_op_is_affine(op);
     const int most = is_any ? FM_ARITHMETIC_TENSOR_V2_FUSED : FM_ARITHMETIC_PILLOW;
-    if ((int)op->arithmetic >= FM_ARITHMETIC_PILLOW && (int)op->arithmetic <= most) return FM_OK;
+    if ((int)op->arithmetic >= FM_ARITHMETIC_PILLOW && (int)op->arithmetic <= most)
+        return check_sampling(number, op, error);
     return fm_error_set(error, FM_ERR_ARGUMENT,
                         "op %zu (%s): arithmetic is %d; allowed are %d to %d", number,
                         fm_op_kind_name(op->kind), (int)op->arithmetic, FM_ARITHMETIC_PILLOW, most);

@@ -17,6 +17,13 @@ static inline bool fm_op_resizes(const fm_op *op) {
            op->kind == FM_OP_RESIZE_KEEP_RATIO || op->kind == FM_OP_HALVING_CENTER_CROP;
 }
 
+/* Whether it may apply an affine transform, as torchvision defines it. */
+static inline bool fm_op_is_affine(const fm_op *op) {
+    return op->kind == FM_OP_RANDOM_ROTATION || op->kind == FM_OP_RANDOM_AFFINE ||
+           op->kind == FM_OP_TRIVIAL_AUGMENT_WIDE || op->kind == FM_OP_RAND_AUGMENT ||
+           op->kind == FM_OP_AUTO_AUGMENT;
+}
+
 static inline bool fm_op_changes_size(const fm_op *op) {
     return fm_op_resizes(op) || op->kind == FM_OP_CENTER_CROP || op->kind == FM_OP_RANDOM_CROP ||
            op->kind == FM_OP_PAD;

@@ -98,26 +98,28 @@ bool values_from_sequence(PyObject *sequence, fm_op *op) {
 
 // The fields of planner/plan.py's Op, in order; after the semicolon, the name in error messages.
 constexpr char op_format[] =
-    "iiiidddddiiiO|pi;an op must be a tuple (kind, height, width, max_size, "
+    "iiiidddddiiiO|pii;an op must be a tuple (kind, height, width, max_size, "
     "scale_low, scale_high, ratio_low, ratio_high, p, filter, n_children, "
-    "n_within, values, is_v2, arithmetic)";
+    "n_within, values, is_v2, arithmetic, sampling)";
 
 bool op_from_tuple(PyObject *item, fm_op *op) {
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError, std::strchr(op_format, ';') + 1);
         return false;
     }
-    int kind = 0, filter = 0, is_v2 = 0, arithmetic = 0;
+    int kind = 0, filter = 0, is_v2 = 0, arithmetic = 0, sampling = 0;
     PyObject *values = nullptr;
     if (!PyArg_ParseTuple(item, op_format, &kind, &op->height, &op->width, &op->max_size,
                           &op->scale[0], &op->scale[1], &op->ratio[0], &op->ratio[1], &op->p,
-                          &filter, &op->n_children, &op->n_within, &values, &is_v2, &arithmetic) ||
+                          &filter, &op->n_children, &op->n_within, &values, &is_v2, &arithmetic,
+                          &sampling) ||
         !values_from_sequence(values, op))
         return false;
     op->kind = static_cast<fm_op_kind>(kind);
     op->filter = static_cast<fm_filter>(filter);
     op->is_v2 = is_v2 != 0;
     op->arithmetic = static_cast<fm_arithmetic>(arithmetic);
+    op->sampling = static_cast<uint32_t>(sampling);
     return true;
 }
 

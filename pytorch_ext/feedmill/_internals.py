@@ -421,6 +421,7 @@ PRESETS = "torchvision.transforms._presets"
 # Keeps the functions of v2 by the class of the image.
 V2_KERNELS = "torchvision.transforms.v2.functional._utils"
 V2_COLOR = "torchvision.transforms.v2.functional._color"
+V2_GEOMETRY = "torchvision.transforms.v2.functional._geometry"
 V2_MISC = "torchvision.transforms.v2.functional._misc"
 V2_TYPES = "torchvision.transforms.v2.functional._type_conversion"
 # Functions that transforms call, by module, which must not have been replaced: those of all
@@ -443,6 +444,16 @@ V2_COLOR_HELPERS = {
         "invert_image", "_num_value_bits",
     ),
 }
+# The same of affine transforms; and what both call in torch.
+V1_WARP_HELPERS = (
+    "_apply_grid_transform", "_assert_grid_transform_inputs", "_cast_squeeze_in",
+    "_cast_squeeze_out", "_gen_affine_grid",
+)
+V2_WARP_HELPERS = (
+    "_affine_grid", "_affine_parse_args", "_apply_grid_transform", "_assert_grid_transform_inputs",
+    "_get_inverse_affine_matrix",
+)
+GRID_SAMPLE = "torch.nn.functional", "grid_sample"
 # Private methods of transforms and datasets that determine their results.
 METHODS = frozenset({
     "_transform", "_get_params", "_check_inputs", "_needs_transform_list", "_call_kernel",

@@ -60,7 +60,7 @@ class Op(ctypes.Structure):
                 ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int),
                 ("n_children", ctypes.c_int32), ("n_within", ctypes.c_int32),
                 ("values", ctypes.c_double * 68), ("is_v2", ctypes.c_bool),
-                ("arithmetic", ctypes.c_int)]
+                ("arithmetic", ctypes.c_int), ("sampling", ctypes.c_uint32)]
 
 
 class Draw(ctypes.Structure):

@@ -285,9 +285,6 @@ CROP = v2.CenterCrop(24)
 
 
 @pytest.mark.parametrize(("steps", "words"), [
-    ((v2.ToImage(), CROP, v2.RandomRotation(20)), "RandomRotation follows the conversion"),
-    ((v2.ToImage(), CROP, v2.RandAugment()), "RandAugment follows the conversion"),
-    ((v2.ToImage(), CROP, v2.RandomApply([v2.RandomAffine(5)])), "RandomAffine follows the conversion"),
     ((T.ToTensor(), CROP, v2.ColorJitter(0.4)), "ColorJitter follows a conversion of the pixel values"),
     ((v2.ToImage(), CROP, FLOAT[0], v2.RandomApply([v2.RandomGrayscale()])),
      "RandomApply follows a conversion of the pixel values"),

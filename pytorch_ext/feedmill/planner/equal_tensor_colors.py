@@ -23,7 +23,13 @@ from feedmill.planner.plan import (
     Op,
     UnsupportedError,
 )
+from feedmill.planner.tensor_warps import AUTOMATIC, KINDS_OF_WARPS
 
+# What the automatic augmentations do beside affine transforms.
+_OF_AUTOMATIC = (
+    "brightness", "contrast", "saturation", "RandomAdjustSharpness", "RandomPosterize",
+    "RandomSolarize", "RandomAutocontrast", "RandomEqualize", "RandomInvert",
+)
 _COLORS = ("brightness", "contrast", "saturation", "hue")
 # Comparisons of each part, each with other sampled parameters.
 _N_TRIALS = 4
@@ -139,6 +145,10 @@ def _names_of(op: Op) -> Sequence[str]:
     name = OP_NAMES[op.kind]
     if name == "ColorJitter":
         return [color for i, color in enumerate(_COLORS) if int(op.values[8]) & 1 << i]
+    if op.kind in AUTOMATIC:
+        return _OF_AUTOMATIC
+    if op.kind in KINDS_OF_WARPS:
+        return ()  # equal_tensor_warps compares them
     return ("RandomGrayscale" if name == "Grayscale" else name,)
 
 

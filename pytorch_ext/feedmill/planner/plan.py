@@ -70,6 +70,8 @@ TORCHS_RESIZE = 3
 TORCHS_FLOAT_RESIZE = 4
 # fm_arithmetic of ops on uint8 tensors; 0: of ops on PIL images.
 TENSOR_V1, TENSOR_V2, TENSOR_V2_FUSED = range(1, 4)
+# Bits of fm_sampling.
+FUSED_GRID, FUSED_SAMPLES, WITHOUT_FILL = 1, 2, 4
 
 
 class Op(NamedTuple):
@@ -89,7 +91,8 @@ class Op(NamedTuple):
         n_within: the same, and all operations within those.
         values: further parameters by kind, as feedmill.h lists them.
         is_v2: whether it is of torchvision.transforms.v2.
-        arithmetic: fm_arithmetic; not 0: it changes colors of uint8 tensors.
+        arithmetic: fm_arithmetic; not 0: it changes uint8 tensors.
+        sampling: bits of fm_sampling, with ``arithmetic``.
     """
 
     kind: int
@@ -107,6 +110,7 @@ class Op(NamedTuple):
     values: tuple[float, ...] = ()
     is_v2: bool = False
     arithmetic: int = 0
+    sampling: int = 0
 
 
 class FloatResize(NamedTuple):

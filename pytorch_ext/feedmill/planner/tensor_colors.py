@@ -1,4 +1,5 @@
-"""Reads augmentations of uint8 tensors: of colors, flips, and containers of these.
+"""Reads augmentations of uint8 tensors: of colors, flips, affine transforms (by ``tensor_warps``),
+and containers of these.
 
 torchvision computes colors of tensors in float32, so that they differ from those of PIL images in
 single values. ``equal_tensor_colors`` compares the native results with the installed torchvision's.
@@ -7,14 +8,15 @@ single values. ``equal_tensor_colors`` compares the native results with the inst
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from feedmill import _internals
 from feedmill._internals import FUNCTIONAL
-from feedmill.planner.arguments import V1, V2
+from feedmill.planner import tensor_warps
+from feedmill.planner.arguments import V1, V1_AUTO, V2
 from feedmill.planner.drawing import STEPS
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import check_torchvision
@@ -32,8 +34,12 @@ from feedmill.planner.plan import (
 from feedmill.planner.steps import Step
 from feedmill.planner.untouched import is_original
 
-# Kinds that change colors, and the functions that they call in torchvision.transforms.functional
-# and torchvision.transforms.v2.functional.
+_OF_AUTOMATIC = (
+    "affine", "rotate", "adjust_brightness", "adjust_saturation", "adjust_contrast",
+    "adjust_sharpness", "posterize", "solarize", "autocontrast", "equalize", "invert",
+)
+# Kinds that change tensors' values, and the functions that they call in
+# torchvision.transforms.functional and torchvision.transforms.v2.functional.
 _FUNCTIONS = {
     KINDS["Grayscale"]: ("rgb_to_grayscale",),
     KINDS["RandomGrayscale"]: ("rgb_to_grayscale",),
@@ -46,7 +52,11 @@ _FUNCTIONS = {
     KINDS["RandomAutocontrast"]: ("autocontrast",),
     KINDS["RandomEqualize"]: ("equalize",),
     KINDS["RandomAdjustSharpness"]: ("adjust_sharpness",),
+    KINDS["RandomRotation"]: ("rotate",),
+    KINDS["RandomAffine"]: ("affine",),
+    **dict.fromkeys(tensor_warps.AUTOMATIC, _OF_AUTOMATIC),
 }
+_WARPS = ("affine", "rotate")
 _FLIPS = (KINDS["RandomHorizontalFlip"], KINDS["RandomVerticalFlip"])
 _CONTAINERS = tuple(KINDS[name] for name in ("RandomApply", "RandomChoice", "RandomOrder"))
 # torch's mean of an image is a float32 sum, in an order that depends on the CPU. It is exact, and
@@ -91,27 +101,48 @@ def why_not_sizes(ops: Sequence[Op], size: tuple[int, int] | None) -> str:
     Args:
         size: (height, width) before the first op; None: not known.
     """
-    for op in ops:
-        if op.arithmetic and op.kind == KINDS["ColorJitter"] and int(op.values[8]) & _CONTRAST:
-            if size is None or size[0] * size[1] > _MOST_SUMMED_PX:
+    for op, size_before in with_sizes(ops, size):
+        name = OP_NAMES[op.kind]
+        if op.arithmetic and _changes_contrast(op):
+            if size_before is None or size_before[0] * size_before[1] > _MOST_SUMMED_PX:
                 return (
-                    "ColorJitter changes the contrast of a tensor that may have more than "
+                    f"{name} changes the contrast of a tensor that may have more than "
                     f"{_MOST_SUMMED_PX:,} pixels, which is not supported natively, as torch's mean "
                     "of these is not exact; put it behind a crop or resize to a smaller size"
                 )
-        elif op.kind in SETS_SIZE:
+        if reason := tensor_warps.why_not_size(op, name, size_before):
+            return reason
+    return ""
+
+
+def with_sizes(
+    ops: Sequence[Op], size: tuple[int, int] | None
+) -> Iterator[tuple[Op, tuple[int, int] | None]]:
+    """Yields each op with the (height, width) of the image that it gets; None: not known.
+
+    Args:
+        size: before the first op.
+    """
+    for op in ops:
+        yield op, size
+        if op.kind in SETS_SIZE:
             size = (op.height, op.width) if op.width else None
         elif op.kind == PAD and size is not None:
             left, top, right, bottom = map(int, op.values[:4])
             size = size[0] + top + bottom, size[1] + left + right
         elif op.kind == KINDS["ResizeKeepRatio"]:
             size = None
-    return ""
+
+
+def _changes_contrast(op: Op) -> bool:
+    if op.kind == KINDS["ColorJitter"]:
+        return bool(int(op.values[8]) & _CONTRAST)
+    return op.kind in tensor_warps.AUTOMATIC
 
 
 def _names_of_v1(step: Step) -> list[str]:
     """Those of the step and of those in it that are of torchvision.transforms."""
-    names = [step.name] if step.module == V1 else []
+    names = [step.name] if step.module in (V1, V1_AUTO) else []
     return names + [name for child in step.children for name in _names_of_v1(child)]
 
 
@@ -126,12 +157,14 @@ def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
         return found
     if op.kind in _FLIPS:
         return list(ops)
-    if op.kind not in _FUNCTIONS or step.module not in (V1, V2):
+    if op.kind not in _FUNCTIONS or step.module not in (V1, V1_AUTO, V2):
         raise UnsupportedError(
             f"{step.name} follows the conversion to a tensor, which is not supported natively, as "
             "torchvision computes other pixels for tensors; put it before the conversion"
         )
     _check_arguments(step, op, n_channels)
+    if op.kind in tensor_warps.KINDS_OF_WARPS:
+        op = tensor_warps.on_tensors(step, op)
     return [_rounded(op)._replace(arithmetic=TENSOR_V2 if step.module == V2 else TENSOR_V1)]
 
 
@@ -157,16 +190,17 @@ def _check_precision(op: Op) -> None:
             f"torch's default dtype is {torch.get_default_dtype()}; natively it must be "
             f"torch.float32 for {name} of tensors"
         )
-    what = ""
-    if name == "RandomAdjustSharpness":
-        what = "conv"
-    elif name == "ColorJitter" and int(op.values[8]) & _HUE and op.arithmetic == TENSOR_V1:
-        what = "matmul"  # of an einsum()
-    if what and (torch.is_autocast_enabled("cpu") or not _is_full_precision(what)):
-        raise UnsupportedError(
-            f"{name} of tensors needs full float32 precision natively; leave torch.autocast, and "
-            f"set torch.backends.mkldnn.{what}.fp32_precision to 'ieee'"
-        )
+    functions = _FUNCTIONS[op.kind]
+    used = ["conv"] if "adjust_sharpness" in functions else []
+    shifts_hue = name == "ColorJitter" and int(op.values[8]) & _HUE  # v1 by an einsum()
+    if not set(_WARPS).isdisjoint(functions) or (shifts_hue and op.arithmetic == TENSOR_V1):
+        used.append("matmul")
+    for what in used:
+        if torch.is_autocast_enabled("cpu") or not _is_full_precision(what):
+            raise UnsupportedError(
+                f"{name} of tensors needs full float32 precision natively; leave torch.autocast, "
+                f"and set torch.backends.mkldnn.{what}.fp32_precision to 'ieee'"
+            )
 
 
 def _is_full_precision(what: str) -> bool:
@@ -194,18 +228,27 @@ def _check_functions(names: Sequence[str], is_v2: bool) -> None:
     Args:
         names: of the functions in torchvision.transforms.functional, or in that of v2.
     """
+    warps = not set(_WARPS).isdisjoint(names)
+    if warps:
+        for module in (_internals.FUNCTIONAL_TENSOR, _internals.V2_GEOMETRY):
+            sampler = getattr(sys.modules.get(module), "grid_sample", None)
+            if module in sys.modules and not is_original(sampler, *_internals.GRID_SAMPLE):
+                raise UnsupportedError(f"{module}.grid_sample was replaced")
     if not is_v2:
-        of_tensors = (*names, *_internals.V1_COLOR_HELPERS)
-        check_torchvision({FUNCTIONAL: names, _internals.FUNCTIONAL_TENSOR: of_tensors})
+        helpers = _internals.V1_COLOR_HELPERS + (_internals.V1_WARP_HELPERS if warps else ())
+        check_torchvision({FUNCTIONAL: names, _internals.FUNCTIONAL_TENSOR: (*names, *helpers)})
         return
     functional = "torchvision.transforms.v2.functional"
     check_torchvision({functional: names, **_internals.V2_COLOR_HELPERS})
+    if warps:
+        check_torchvision({_internals.V2_GEOMETRY: _internals.V2_WARP_HELPERS})
     kernels = _internals.v2_kernels(sys.modules.get(_internals.V2_KERNELS))
     image_type: Any = getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
     for name in names:
+        home = _internals.V2_GEOMETRY if name in _WARPS else _internals.V2_COLOR
         by_type = kernels.get(getattr(sys.modules[functional], name), {})
         kernel = by_type.get(torch.Tensor)
-        if not is_original(kernel, _internals.V2_COLOR, f"{name}_image") or not (
+        if not is_original(kernel, home, f"{name}_image") or not (
             _internals.is_v2_wrapper(by_type.get(image_type), kernel)
         ):
             raise UnsupportedError(f"{functional}.{name}'s kernel for tensors was replaced")

@@ -15,7 +15,12 @@ from typing import Any
 
 import torch
 
-from feedmill.planner import equal_tensor_colors, tensor_colors, timm_objects
+from feedmill.planner import (
+    equal_tensor_colors,
+    equal_tensor_warps,
+    tensor_colors,
+    timm_objects,
+)
 from feedmill.planner.arguments import (
     V1,
     V2,
@@ -462,9 +467,12 @@ class _TransformReader:
         """
         try:
             self.ops = equal_tensor_colors.settled(self.ops)
+            self.ops = equal_tensor_warps.settled(self.ops, self.size)
         except UnsupportedError as error:
             self.add_reason(str(error))
-        for compared in (why_not_ops, equal_tensor_colors.why_not_ops):
+        for compared in (
+            why_not_ops, equal_tensor_colors.why_not_ops, equal_tensor_warps.why_not_ops
+        ):
             for reason in compared(self.ops, channels):
                 self.add_reason(reason)
         order = 0
