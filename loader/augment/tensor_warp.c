@@ -20,12 +20,13 @@ BODY float add_product(float sum, float a, float b, bool is_fused) {
 }
 
 /* A coordinate of a point, from -1 to 1, in pixels from the image's first one. Far outside of the
- * image it is limited; NaN becomes -2. */
+ * image it is limited. */
 BODY float place_of(float coordinate, int32_t size, bool is_fused) {
     const float half = (float)size * 0.5f;
     const float place = add_product(-0.5f, coordinate + 1.0f, half, is_fused);
     const float most = (float)(size + 1);
-    return place > -2.0f ? (place < most ? place : most) : -2.0f;
+    const float limited = place < most ? place : most;
+    return limited > -2.0f ? limited : -2.0f;
 }
 
 /* The product of (column, row, 1) with a row of theta. torch multiplies matrices. */
@@ -44,18 +45,28 @@ BODY int32_t rounded(float value) {
     return (int32_t)((value + magic) - magic);
 }
 
-BODY void locate_body(fm_tensor_warp_block *block, const fm_tensor_grid *grid, int32_t row,
-                      int32_t begin, size_t n, bool is_fused, bool is_fused_sample) {
+/* One coordinate of the points of n pixels of a row, in pixels. A loop of its own, as compilers
+ * make branches of its limits if they see what follows. */
+BODY void places_of(float *restrict places, const fm_tensor_grid *restrict grid, int axis,
+                    int32_t row, int32_t begin, size_t n, bool is_fused, bool is_fused_sample) {
     const float y = (float)row + (float)(1 - grid->height) * 0.5f;
     const float first = (float)begin + (float)(1 - grid->width) * 0.5f;
+    const int32_t size = axis == 0 ? grid->width : grid->height;
     for (size_t i = 0; i < n; i++) {
         const float x = first + (float)(int32_t)i;
-        const float across =
-            place_of(coordinate_of(grid->theta[0], x, y, is_fused), grid->width, is_fused_sample);
-        const float down =
-            place_of(coordinate_of(grid->theta[1], x, y, is_fused), grid->height, is_fused_sample);
-        const int32_t column = floor_of(across), line = floor_of(down);
-        const float right = across - (float)column, lower = down - (float)line;
+        places[i] =
+            place_of(coordinate_of(grid->theta[axis], x, y, is_fused), size, is_fused_sample);
+    }
+}
+
+BODY void locate_body(fm_tensor_warp_block *restrict block, const fm_tensor_grid *restrict grid,
+                      int32_t row, int32_t begin, size_t n, bool is_fused, bool is_fused_sample) {
+    float across[FM_TENSOR_WARP_BLOCK], down[FM_TENSOR_WARP_BLOCK];
+    places_of(across, grid, 0, row, begin, n, is_fused, is_fused_sample);
+    places_of(down, grid, 1, row, begin, n, is_fused, is_fused_sample);
+    for (size_t i = 0; i < n; i++) {
+        const int32_t column = floor_of(across[i]), line = floor_of(down[i]);
+        const float right = across[i] - (float)column, lower = down[i] - (float)line;
         const float left = 1.0f - right, upper = 1.0f - lower;
         block->column[i] = column;
         block->row[i] = line;
@@ -66,16 +77,15 @@ BODY void locate_body(fm_tensor_warp_block *block, const fm_tensor_grid *grid, i
     }
 }
 
-BODY void locate_nearest_body(fm_tensor_warp_block *block, const fm_tensor_grid *grid, int32_t row,
-                              int32_t begin, size_t n, bool is_fused, bool is_fused_sample) {
-    const float y = (float)row + (float)(1 - grid->height) * 0.5f;
-    const float first = (float)begin + (float)(1 - grid->width) * 0.5f;
+BODY void locate_nearest_body(fm_tensor_warp_block *restrict block,
+                              const fm_tensor_grid *restrict grid, int32_t row, int32_t begin,
+                              size_t n, bool is_fused, bool is_fused_sample) {
+    float across[FM_TENSOR_WARP_BLOCK], down[FM_TENSOR_WARP_BLOCK];
+    places_of(across, grid, 0, row, begin, n, is_fused, is_fused_sample);
+    places_of(down, grid, 1, row, begin, n, is_fused, is_fused_sample);
     for (size_t i = 0; i < n; i++) {
-        const float x = first + (float)(int32_t)i;
-        block->column[i] = rounded(
-            place_of(coordinate_of(grid->theta[0], x, y, is_fused), grid->width, is_fused_sample));
-        block->row[i] = rounded(
-            place_of(coordinate_of(grid->theta[1], x, y, is_fused), grid->height, is_fused_sample));
+        block->column[i] = rounded(across[i]);
+        block->row[i] = rounded(down[i]);
     }
 }
 
@@ -162,35 +172,57 @@ void fm_tensor_warp_init(fm_tensor_warp_kernels *kernels, fm_cpu_tier tier) {
 /* ---- the image ------------------------------------------------------------------------------- */
 
 static bool is_inside(const fm_image *in, int32_t column, int32_t row) {
-    return column >= 0 && column < in->width && row >= 0 && row < in->height;
+    return (uint32_t)column < (uint32_t)in->width && (uint32_t)row < (uint32_t)in->height;
 }
 
-/* A pixel inside the image. */
-static uint32_t px_at(const fm_image *in, int32_t column, int32_t row) {
-    const size_t at = ((size_t)row * (size_t)in->width + (size_t)column) * (size_t)in->channels;
-    uint32_t px;
-    memcpy(&px, in->px + at, sizeof(px)); /* may read the next pixel, or after the image's end */
-    return (px & (in->channels == 3 ? 0xffffffu : 0xffu)) | 1u << INSIDE_SHIFT;
+static const uint8_t *address_of(const fm_image *in, int32_t column, int32_t row) {
+    return in->px + ((size_t)row * (size_t)in->width + (size_t)column) * (size_t)in->channels;
 }
+
+/* The lowest bytes that a pixel has. */
+static uint32_t mask_of(const fm_image *in) { return in->channels == 3 ? 0xffffff : 0xff; }
 
 static uint32_t px_or_none(const fm_image *in, int32_t column, int32_t row) {
-    return is_inside(in, column, row) ? px_at(in, column, row) : 0;
+    uint32_t px;
+    if (!is_inside(in, column, row)) return 0;
+    memcpy(&px, address_of(in, column, row), sizeof(px)); /* also bytes after the pixel */
+    return (px & mask_of(in)) | 1u << INSIDE_SHIFT;
 }
 
-static void gather_taps(fm_tensor_warp_block *block, const fm_image *in, size_t n) {
+/* Two neighbors in a row, both inside the image. */
+static void load_two(uint32_t *left, uint32_t *right, const uint8_t *px, int bits, uint32_t mask) {
+    uint64_t two;
+    memcpy(&two, px, sizeof(two)); /* also bytes after the pixels */
+    *left = ((uint32_t)two & mask) | 1u << INSIDE_SHIFT;
+    *right = ((uint32_t)(two >> bits) & mask) | 1u << INSIDE_SHIFT;
+}
+
+static void gather_taps(fm_tensor_warp_block *restrict block, const fm_image *in, size_t n) {
+    const uint32_t last_column = (uint32_t)in->width - 1, last_row = (uint32_t)in->height - 1;
+    const size_t row_bytes = fm_image_row_bytes(in);
+    const int bits = 8 * in->channels;
+    const uint32_t mask = mask_of(in);
     for (size_t i = 0; i < n; i++) {
         const int32_t column = block->column[i], row = block->row[i];
-        if (is_inside(in, column, row) && column + 1 < in->width && row + 1 < in->height) {
-            block->tap[0][i] = px_at(in, column, row);
-            block->tap[1][i] = px_at(in, column + 1, row);
-            block->tap[2][i] = px_at(in, column, row + 1);
-            block->tap[3][i] = px_at(in, column + 1, row + 1);
+        if ((uint32_t)column < last_column && (uint32_t)row < last_row) {
+            const uint8_t *const px = address_of(in, column, row);
+            load_two(&block->tap[0][i], &block->tap[1][i], px, bits, mask);
+            load_two(&block->tap[2][i], &block->tap[3][i], px + row_bytes, bits, mask);
         } else {
             block->tap[0][i] = px_or_none(in, column, row);
             block->tap[1][i] = px_or_none(in, column + 1, row);
             block->tap[2][i] = px_or_none(in, column, row + 1);
             block->tap[3][i] = px_or_none(in, column + 1, row + 1);
         }
+    }
+}
+
+/* Pixels outside the image become `outside`. */
+static void gather_nearest(uint32_t *px, const fm_tensor_warp_block *block, const fm_image *in,
+                           uint32_t outside, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t found = px_or_none(in, block->column[i], block->row[i]);
+        px[i] = found ? found : outside;
     }
 }
 
@@ -232,10 +264,7 @@ void fm_tensor_warp_map(const fm_tensor_warp_kernels *kernels, const fm_image *i
             const size_t n = (size_t)(rest < FM_TENSOR_WARP_BLOCK ? rest : FM_TENSOR_WARP_BLOCK);
             if (filter == FM_FILTER_NEAREST) {
                 kernels->locate_nearest(&block, &grid, row, begin, n);
-                for (size_t i = 0; i < n; i++)
-                    px[i] = is_inside(in, block.column[i], block.row[i])
-                                ? px_at(in, block.column[i], block.row[i])
-                                : outside;
+                gather_nearest(px, &block, in, outside, n);
             } else {
                 kernels->locate(&block, &grid, row, begin, n);
                 gather_taps(&block, in, n);
