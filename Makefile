@@ -92,8 +92,8 @@ test-aarch64:
 	    test $$? = 77
 
 test-aarch64-kernels:
-	@$(call build_aarch64,--target check_colors check_jpeg_kernels check_kernels check_stores) && \
-	    ctest --test-dir build-aarch64 --output-on-failure -j $(JOBS) -R '^check_[a-z_]*(colors|kernels|stores)$$' || \
+	@$(call build_aarch64,--target check_colors check_tensor_warps check_jpeg_kernels check_kernels check_stores) && \
+	    ctest --test-dir build-aarch64 --output-on-failure -j $(JOBS) -R '^check_[a-z_]*(colors|kernels|stores|warps)$$' || \
 	    test $$? = 77
 
 # Measures, and so needs a machine that does nothing else; says so where others took the CPUs.

@@ -116,6 +116,25 @@ static void values_out_of_range_are_named(void **state) {
     op.kind = FM_OP_RANDOM_GRAYSCALE;
     op.arithmetic = (fm_arithmetic)4;
     assert_ops_refused(&op, 1, "op 0 (RandomGrayscale): arithmetic is 4", "0 to 3");
+    op.arithmetic = FM_ARITHMETIC_TENSOR_V2;
+    op.sampling = FM_SAMPLING_WITHOUT_FILL;
+    assert_ops_refused(&op, 1, "op 0 (RandomGrayscale): sampling is 4", "0 to 0");
+    op = (fm_op){.kind = FM_OP_RANDOM_AFFINE, .sampling = FM_SAMPLING_FUSED_GRID};
+    assert_ops_refused(&op, 1, "op 0 (RandomAffine): sampling is 1", "0 to 0");
+    op.arithmetic = FM_ARITHMETIC_TENSOR_V1;
+    op.sampling = 8;
+    assert_ops_refused(&op, 1, "op 0 (RandomAffine): sampling is 8", "0 to 7");
+    op.sampling = 7;
+    op.filter = FM_FILTER_BICUBIC;
+    assert_ops_refused(&op, 1, "op 0 (RandomAffine): the filter is bicubic", "tensors");
+    op.filter = FM_FILTER_NEAREST;
+    op.values[5] = 1;
+    op.scale[0] = 0.0009;
+    op.scale[1] = 2;
+    assert_ops_refused(&op, 1, "op 0 (RandomAffine): scale is (0.0009, 2)", "0.001");
+    op.scale[0] = 0.001;
+    op.values[10] = 89.5;
+    assert_ops_refused(&op, 1, "op 0 (RandomAffine): values[10] is 89.5", "-89 to 89");
     for (int i = 0; i < 2; i++) {
         fm_op filtered = i ? random_crop : resize_pair;
         filtered.filter = (fm_filter)6;
