@@ -132,7 +132,7 @@ def why_collate_was_changed(*kinds: type) -> str:
     functions = _find(_COLLATE, "default_collate_fn_map")
     originals = {torch.Tensor: "collate_tensor_fn", int: "collate_int_fn"}
     for kind in kinds:
-        if functions.get(kind) is not _NEEDED[f"{_COLLATE}.{originals[kind]}"]:
+        if _original(functions.get(kind)) is not _NEEDED[f"{_COLLATE}.{originals[kind]}"]:
             return f"torch's default_collate was changed for {kind.__name__.lower()}s"
     if any(isinstance((), kind) for kind in functions):
         return "torch's default_collate was changed for tuples"
@@ -142,7 +142,17 @@ def why_collate_was_changed(*kinds: type) -> str:
 def is_collate_untouched() -> bool:
     """Whether torch's default_collate has only torch's own handlers."""
     functions = _find(_COLLATE, "default_collate_fn_map")
-    return all(getattr(one, "__module__", "") == _COLLATE for one in functions.values())
+    handlers = map(_original, functions.values())
+    return all(getattr(one, "__module__", "") == _COLLATE for one in handlers)
+
+
+def _original(function: Any) -> Any:
+    """torch's function if this is ours in the place of it."""
+    return getattr(function, "feedmill_original", function)
+
+
+# With which default_collate stacks tensors.
+collate_tensor: Any = _NEEDED[f"{_COLLATE}.collate_tensor_fn"]
 
 
 def collate_handlers() -> dict[Any, Any]:
@@ -358,11 +368,9 @@ def rebuild_tensor(
 def replace_tensor_collate(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replaces the function with which default_collate stacks tensors by make(that function). Does
     nothing if it is not torch's own any more."""
-    functions = _find(_COLLATE, "default_collate_fn_map")
-    original = _NEEDED[f"{_COLLATE}.collate_tensor_fn"]
-    if functions is not None and original is not None:
-        if functions.get(torch.Tensor) is original:
-            functions[torch.Tensor] = make(original)
+    functions = collate_handlers()
+    if collate_tensor is not None and functions.get(torch.Tensor) is collate_tensor:
+        functions[torch.Tensor] = make(collate_tensor)
 
 
 # ---- tensors -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from feedmill._internals import (
 from feedmill.collate.proof import is_proved
 from feedmill.collate.samples import collate_function, samples_of
 from feedmill.collate.stacking import ThreadCollate, is_builtin
+from feedmill.collate.unshared import unshared
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
@@ -467,7 +468,8 @@ class _Worker:
                         with _other_devices_kept():
                             self._seed(self._info.id)
                         self._seed = None
-                    yield
+                    with unshared():
+                        yield
                 finally:
                     set_worker_info(info)
         finally:
