@@ -369,8 +369,9 @@ def replace_tensor_collate(make: Callable[[Callable[..., Any]], Callable[..., An
     """Replaces the function with which default_collate stacks tensors by make(that function). Does
     nothing if it is not torch's own any more."""
     functions = collate_handlers()
-    if collate_tensor is not None and functions.get(torch.Tensor) is collate_tensor:
-        functions[torch.Tensor] = make(collate_tensor)
+    handler = functions.get(torch.Tensor)
+    if handler is not None and handler is collate_tensor:
+        functions[torch.Tensor] = make(handler)
 
 
 # ---- tensors -------------------------------------------------------------------------------------

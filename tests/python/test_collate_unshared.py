@@ -133,7 +133,7 @@ def test_what_the_function_changes_is_kept(as_worker, monkeypatch):
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, _internals.collate_tensor)
     with unshared():
         inner = default_collate_fn_map[torch.Tensor]
-        wrapped = lambda batch, **options: inner(batch, **options) + 1  # noqa: E731
+        wrapped = lambda batch, **options: inner(batch, **options) + 1
         default_collate_fn_map[torch.Tensor] = wrapped
     assert default_collate_fn_map[torch.Tensor] is wrapped
     assert torch.equal(default_collate([torch.zeros(2)] * 2), torch.ones(2, 2))

@@ -23,8 +23,9 @@ from feedmill import _internals
 def unshared() -> Iterator[None]:
     """While active, default_collate stacks tensors of this process in ordinary memory, unless the
     user has changed how it stacks tensors. The results are equal otherwise."""
-    handlers, original = _internals.collate_handlers(), _internals.collate_tensor
-    if original is None or handlers.get(torch.Tensor) is not original:
+    handlers = _internals.collate_handlers()
+    original = handlers.get(torch.Tensor)
+    if original is None or original is not _internals.collate_tensor:
         yield
         return
     stack = _stacking(original, os.getpid())

@@ -190,7 +190,8 @@ def _add_product(base: Any, a: Any, b: Any, is_fused: bool) -> np.ndarray:
     is_even = (rough.view(np.int64) & 1) == 0
     toward = np.where(error > 0, np.inf, -np.inf)
     exact = np.where((error != 0) & is_even, np.nextafter(rough, toward), rough)
-    return exact.astype(np.float32)
+    result: np.ndarray = exact.astype(np.float32)
+    return result
 
 
 def _places(points: np.ndarray, image: np.ndarray, is_fused: bool) -> list[np.ndarray]:

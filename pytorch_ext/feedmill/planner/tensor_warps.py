@@ -16,7 +16,6 @@ from feedmill.planner.plan import (
     KINDS,
     WITHOUT_FILL,
     Op,
-    UnsupportedError,
     unsupported_argument,
 )
 from feedmill.planner.steps import Step
