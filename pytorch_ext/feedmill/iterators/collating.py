@@ -430,7 +430,8 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class _Worker:
-    """The random generators that one of torch's worker processes would have.
+    """What one of torch's worker processes would have: random generators, and one thread to compute
+    with.
 
     A collate_fn that draws random numbers (MixUp) then draws the same ones as in the worker, if the
     transforms draw none; and the main process's generators stay unchanged, as with torch.
@@ -448,6 +449,7 @@ class _Worker:
         # A worker_init_fn that only seeds generators: see seeding.only_seeds().
         called = loader._feedmill_options().worker_init != "ignore"
         self._seed = loader.worker_init_fn if called else None
+        self._n_threads = 1
 
     def go_on(self, states: States) -> None:
         """Goes on with states in which the worker_init_fn was called already."""
@@ -455,9 +457,9 @@ class _Worker:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """While active, the global generators have the worker's state, and get_worker_info()
-        returns the worker's. One thread at a time. Other threads that draw meanwhile draw from the
-        worker's generators, too."""
+        """While active, the global generators have the worker's state, get_worker_info() returns
+        the worker's, and torch computes with as many threads as there. One thread at a time. Other
+        threads that draw meanwhile draw from the worker's generators, too."""
         info = torch.utils.data.get_worker_info()
         held = Held(self.states)
         try:
@@ -468,12 +470,26 @@ class _Worker:
                         with _other_devices_kept():
                             self._seed(self._info.id)
                         self._seed = None
-                    with unshared():
+                    with unshared(), self._with_its_threads():
                         yield
                 finally:
                     set_worker_info(info)
         finally:
             self.states = held.states
+
+
+    @contextmanager
+    def _with_its_threads(self) -> Iterator[None]:
+        """While active, torch computes with as many threads as in the worker: one, unless the
+        function has changed it. More would not only be other than there: while they wait for work,
+        they take CPUs from the decode threads."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._n_threads)
+        try:
+            yield
+        finally:
+            self._n_threads = torch.get_num_threads()
+            torch.set_num_threads(before)
 
 
 @contextmanager

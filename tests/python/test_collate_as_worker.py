@@ -1,5 +1,5 @@
-"""A collate_fn that is called as in a worker process gets what it would get there, from torch's
-default_collate too, which does not use shared memory then."""
+"""A collate_fn that is called as in a worker process finds what it would find there: one thread, and
+torch's default_collate, which does not use shared memory then."""
 
 import multiprocessing
 import random
@@ -164,3 +164,25 @@ def test_torchs_function_counts_as_unchanged_meanwhile():
     with unshared():
         assert _internals.is_collate_untouched()
         assert _internals.why_collate_was_changed(torch.Tensor) == ""
+
+
+def counted(samples):
+    """How many threads torch computes with; sets another number for the worker's next batch."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(n_threads + 1)
+    return len(samples), n_threads, get_worker_info().id
+
+
+def failing(samples):
+    raise KeyError
+
+
+def test_threads_are_those_of_a_worker(small_images):
+    dataset = ImageFolder(str(small_images), CROPS["float"])
+    before = torch.get_num_threads()
+    mine = batches(feedmill.DataLoader, dataset, counted, native="require")
+    assert mine == batches(torch.utils.data.DataLoader, dataset, counted)
+    assert [n_threads for _, n_threads, _ in mine[:4]] == [1, 1, 2, 2]
+    with pytest.raises(KeyError):
+        batches(feedmill.DataLoader, dataset, failing, native="require")
+    assert torch.get_num_threads() == before
