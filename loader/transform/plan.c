@@ -225,6 +225,12 @@ static int init_float_resize(fm_plan *plan, const fm_transform *transform, fm_er
     for (int i = 0; i < 3 * 256; i++)
         plan->resized_values[i / 256][i % 256] =
             resize->values ? resize->values[i] : (float)(i % 256);
+    plan->resizes_bytes = plan->resizes_shares = true;
+    for (int i = 0; i < 3 * 256; i++) {
+        const float value = plan->resized_values[i / 256][i % 256], byte = (float)(i % 256);
+        plan->resizes_bytes = plan->resizes_bytes && value == byte;
+        plan->resizes_shares = plan->resizes_shares && value == byte / 255.0f;
+    }
     if (!resize->values) return FM_OK;
     if (plan->dtype != FM_FLOAT32 || plan->augments || transform->value_table)
         return fm_error_set(error, FM_ERR_ARGUMENT,

@@ -36,6 +36,8 @@ typedef struct fm_plan {
     bool keeps_floats;   /* its results are not rounded to bytes */
     int32_t run_taps;    /* fm_float_resize */
     float resized_values[3][256];
+    bool resizes_bytes;        /* these are the bytes as floats... */
+    bool resizes_shares;       /* ... or the bytes divided by 255 */
     float mean[3], std[3];     /* with keeps_floats: applied to the resized values */
     bool stream;               /* stores may bypass the cache; false after fm_plan_init() */
     size_t sample_bytes;       /* channels * out_height * out_width * size of dtype */
