@@ -203,7 +203,8 @@ typedef enum fm_sampling {
  *     RANDOM_ADJUST_SHARPNESS 0 factor
  *     COLOR_JITTER           0-1 brightness, 2-3 contrast, 4-5 saturation, 6-7 hue, each low and
  *                            high; 8 bit mask: which of the four are applied
- *     RANDOM_ROTATION        0-1 degrees; 2 has a center; 3-4 its x, y; 5-7 fill
+ *     RANDOM_ROTATION        0-1 degrees; 2 has a center; 3-4 its x, y; 5-7 fill; 8 nonzero: always
+ *                            by values[0], without a random number
  *     RANDOM_AFFINE          0-1 degrees; 2 translates; 3-4 by how much; 5 scales (by `scale`);
  *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
  *                            14-16 fill. On tensors scale[0] is 0.001 or more, and shears are from
@@ -215,7 +216,8 @@ typedef enum fm_sampling {
  *                            if not 0, it is timm's, and with fm_streams 6-7 are the logarithms of
  *                            `ratio`
  *     RANDOM_APPLY, RANDOM_GRAYSCALE  0 nonzero: always applied, without a random number
- *     RANDOM_INVERT to RANDOM_EQUALIZE  1 nonzero: likewise, also without one of fm_streams
+ *     RANDOM_*FLIP, RANDOM_INVERT to RANDOM_EQUALIZE  1 nonzero: likewise, also without one of
+ *                            fm_streams
  *     RANDOM_APPLY           1 with fm_streams, an fm_comparison: applied if values[3] + values[4]
  *                            random.random() compares so to values[2], which has probability p; 0:
  *                            it draws as torchvision's; 5 in place of random.random(): 1

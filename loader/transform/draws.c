@@ -90,6 +90,8 @@ static bool is_certain(const fm_op *op) {
     case FM_OP_RANDOM_APPLY:
     case FM_OP_RANDOM_GRAYSCALE:
         return op->values[0] != 0;
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+    case FM_OP_RANDOM_VERTICAL_FLIP:
     case FM_OP_RANDOM_INVERT:
     case FM_OP_RANDOM_POSTERIZE:
     case FM_OP_RANDOM_SOLARIZE:
@@ -251,7 +253,8 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
         draw_blur(op, rng, draw);
         return;
     case FM_OP_RANDOM_ROTATION:
-        draw->values[0] = uniform(rng, op->values[0], op->values[1]);
+        draw->values[0] =
+            op->values[8] != 0 ? op->values[0] : uniform(rng, op->values[0], op->values[1]);
         draw->n_values = 1;
         return;
     case FM_OP_RANDOM_AFFINE:

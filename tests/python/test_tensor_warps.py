@@ -28,6 +28,7 @@ from feedmill.planner.plan import (
 from helpers import MEAN, STD, cifar_in_memory, compose, equal_batches, native_loader, save_jpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -92,11 +93,15 @@ needs_known_rounding = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """JPEGs of many sizes, some of them gray."""
+    """JPEGs of many sizes, some of them gray, and BMP files, which Pillow decodes."""
     root = tmp_path_factory.mktemp("warps")
     for i in range(24):
         mode = "L" if i % 6 == 5 else "RGB"
-        save_jpeg(root / "a" / f"{i:02}.jpg", 24 + 5 * i, 33 + 29 * i % 90, seed=i, mode=mode)
+        path = root / "a" / f"{i:02}.jpg"
+        save_jpeg(path, 24 + 5 * i, 33 + 29 * i % 90, seed=i, mode=mode)
+        if i % 6 == 4:
+            Image.open(path).save(path.with_suffix(".bmp"))
+            path.unlink()
     return root
 
 

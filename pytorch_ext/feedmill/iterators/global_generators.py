@@ -134,8 +134,14 @@ def _numpy_state() -> Any:
 
 def _set_numpy_state(state: Any) -> None:
     # Skipped if the user has set another bit generator, which torch's workers can't seed either.
-    if _numpy_state()["bit_generator"] == state["bit_generator"]:
+    if _bit_generator() == state["bit_generator"]:
         np.random.set_state(state)
+
+
+def _bit_generator() -> str:
+    """The name of NumPy's bit generator."""
+    get = getattr(np.random, "get_bit_generator", None)  # from NumPy 1.24 on; far faster
+    return str(_numpy_state()["bit_generator"]) if get is None else type(get()).__name__
 
 
 _GLOBAL = (

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from feedmill._internals import FUNCTIONAL, V2_GEOMETRY
 from feedmill.planner.generators import (
     NUMPY,
     NUMPY_ROUNDED_ONCE,
@@ -34,8 +35,8 @@ from feedmill.planner.untouched import is_original
 
 @dataclass(frozen=True)
 class PilCall:
-    """A function of Pillow that the user's function applies to an image, in the place of a
-    transform.
+    """A function of Pillow, or of torchvision.transforms.functional, that the user's function
+    applies to a PIL image, in the place of a transform.
 
     Attributes:
         name: of the op, which is always applied: a key of ``plan.KINDS``.
@@ -57,6 +58,9 @@ class PilCall:
 
         if self.name == "RandomBlur":
             return image.filter(ImageFilter.GaussianBlur(drawn[0]))
+        if self.name in _OF_TORCHVISION:
+            functional = sys.modules[FUNCTIONAL]
+            return getattr(functional, _OF_TORCHVISION[self.name])(image, *self.values)
         function = getattr(ImageOps, _FUNCTIONS_OF_OPS[self.name])
         return function(image, *(_as_given(self.name, value) for value in self.values))
 
@@ -479,6 +483,11 @@ _OPS: dict[str, tuple[str, tuple[float, ...]]] = {
     "solarize": ("RandomSolarize", (128,)),
 }
 _FUNCTIONS_OF_OPS = {op: name for name, (op, _) in _OPS.items()} | {"RandomPosterize": "posterize"}
+# torchvision's functions by the op's name, and the other names that some have in v2.
+_OF_TORCHVISION = {
+    "RandomHorizontalFlip": "hflip", "RandomVerticalFlip": "vflip", "RandomRotation": "rotate",
+}
+_NAMES_IN_V2 = {"horizontal_flip": "hflip", "vertical_flip": "vflip"}
 # As in fm_op.
 _MAX_RADIUS = 10.0
 _MAX_VALUE = 1e9
@@ -489,10 +498,13 @@ STEPS = (PilCall, Chance, Choice, HalvingCrop)
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
-    """A call of one of ImageOps' functions with arguments after the image; None: it is another."""
+    """A call of one of ImageOps' functions, or a flip or rotation by one of torchvision's, with
+    arguments after the image; None: it is another."""
     if type(function) is not FunctionType:
         return None
     name = function.__name__
+    if any(is_original(function, module, name) for module in (FUNCTIONAL, V2_GEOMETRY)):
+        return _torchvisions_call(name, arguments)
     if not is_original(function, "PIL.ImageOps", name):
         return None
     if name == "posterize" and len(arguments) == 1 and type(arguments[0]) is int:
@@ -504,6 +516,15 @@ def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
     if len(arguments) > len(defaults) or not is_allowed:
         return None
     return PilCall(op, (*arguments, *defaults[len(arguments) :]))
+
+
+def _torchvisions_call(name: str, arguments: Sequence[Any]) -> PilCall | None:
+    name = _NAMES_IN_V2.get(name, name)
+    ops = [op for op, function in _OF_TORCHVISION.items() if function == name]
+    are_numbers = all(type(one) in (int, float) and abs(one) <= _MAX_VALUE for one in arguments)
+    if not ops or not are_numbers or len(arguments) != (name == "rotate"):
+        return None
+    return PilCall(ops[0], tuple(arguments))
 
 
 def is_blur(kind: Any) -> bool:

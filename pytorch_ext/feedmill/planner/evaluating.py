@@ -158,6 +158,14 @@ def _called_forward(forward: Any) -> tuple[FunctionType, list[Any]]:
 # ---- evaluation ----------------------------------------------------------------------------------
 
 
+def _does_nothing(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring, a variable's type without a value, or ``pass``."""
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is None and isinstance(statement.target, ast.Name)
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, ast.Pass)
+
+
 class _Returned(Exception):
     """Ends the evaluation at a ``return``."""
 
@@ -304,9 +312,7 @@ class Evaluator(ImageCalls):
                 self._assign(statement.target, value)
                 for one in statement.body:
                     self._execute(one)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            pass  # a docstring
-        elif not isinstance(statement, ast.Pass):
+        elif not _does_nothing(statement):
             raise self._error(statement, "it does more than to pass the image on")
 
     def _assign(self, target: ast.expr, value: Any) -> None:

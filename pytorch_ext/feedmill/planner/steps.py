@@ -136,6 +136,8 @@ def call_ops(
         if call.name == "RandomBlur" and n_channels != 3:
             raise UnsupportedError("GaussianBlur of grayscale images is not supported natively")
         op = Op(KINDS[call.name], p=1.0, values=_values_of(call))
+        if call.name == "RandomRotation":
+            op = op._replace(p=0.0, filter=FILTER_NAMES.index("nearest"))
         return [op], Step(call, (op.kind,), "")
     if isinstance(call, HalvingCrop):
         if depth or n_channels != 3:
@@ -178,6 +180,8 @@ def _values_of(call: PilCall) -> tuple[float, ...]:
         if call.draw is None or call.draw.formula is None:
             return call.values
         return (*call.values, call.draw.generator + 1.0, *call.draw.formula)
+    if call.name == "RandomRotation":
+        return (*call.values, *call.values, *[0.0] * 6, 1.0)
     return (*(*call.values, 0.0)[:1], 1.0)
 
 

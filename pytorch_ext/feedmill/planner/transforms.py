@@ -298,8 +298,8 @@ class _TransformReader:
             return
         if self.pixels.ramp is not None:
             raise UnsupportedError(
-                "a function of Pillow, or a transform under a condition on a random number, "
-                "follows the conversion to a tensor"
+                "a function of Pillow or torchvision, or a transform under a condition on a random "
+                "number, follows the conversion to a tensor"
             )
         ops, step = call_ops(call, self.pixels.channels)
         for op in ops:
