@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import compose, equal_batches, save_jpeg
-from PIL import Image, ImageFilter
+from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F1
@@ -52,6 +52,14 @@ class GaussianBlur:
         return F2.to_tensor(sample_pil) if is_input_tensor else sample_pil
 
 
+def solarized(image):
+    """As lightly's RandomSolarization."""
+    prob = np.random.random_sample()
+    if prob < 0.6:
+        return ImageOps.solarize(image, threshold=99)
+    return image
+
+
 class MyRotationTransform:
     """As in torchvision's documentation of functional transforms."""
 
@@ -85,13 +93,13 @@ def always(image):
 
 def nothing_before_it_draws(image):
     """What follows draws the numbers that torch's loader draws there."""
-    return F1.rotate(image, -7)
+    return F1.rotate(image, angle=-7)
 
 
 END = (T.CenterCrop(20), T.ToTensor())
 TRANSFORMS = {
     "lightly": compose(T.RandomResizedCrop(24), RandomRotate(), RandomRotate(0.0, 45),
-                       RandomRotate(1.0, 30), GaussianBlur(prob=0.7), *END),
+                       RandomRotate(1.0, 30), GaussianBlur(prob=0.7), solarized, *END),
     "documentation": compose(T.Resize((30, 30)), MyRotationTransform([-30, -15, 0, 15, 30, 90]),
                              T.RandomHorizontalFlip(), *END),
     "flips": compose(T.RandomResizedCrop(24), flips_of_v1, flips_of_v2, *END),
@@ -159,11 +167,17 @@ def rotated_by_a_drawn_angle(image):
     return F1.rotate(image, random.uniform(-5, 5))
 
 
+def of_another_name(image):
+    return F1.rotate(image, center=[3, 4])
+
+
 def brighter(image):
     return F1.adjust_brightness(image, 1.5)
 
 
-@pytest.mark.parametrize("function", [expanded, rotated_by_a_drawn_angle, brighter])
+@pytest.mark.parametrize("function", [
+    expanded, rotated_by_a_drawn_angle, brighter, of_another_name,
+])
 def test_other_calls_are_left_to_torch(folder, function):
     dataset = ImageFolder(str(folder), compose(function, *END))
     assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")

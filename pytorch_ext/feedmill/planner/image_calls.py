@@ -68,6 +68,18 @@ def _is_kind(state: ImageState, kind: Any) -> bool | None:
     return False if kind is np.ndarray else None
 
 
+def _second_argument(node: ast.Call, function: FunctionType) -> ast.expr | None:
+    """The second argument of a call with two, which may be given by name; None: it is another call.
+    """
+    if len(node.args) == 2 and not node.keywords:
+        return node.args[1]
+    if len(node.args) == 1 and len(node.keywords) == 1:
+        code, keyword = function.__code__, node.keywords[0]
+        if keyword.arg in code.co_varnames[1 : min(2, code.co_argcount)]:
+            return keyword.value
+    return None
+
+
 class ImageCalls:
     """Evaluates calls. An Evaluator evaluates the rest.
 
@@ -201,8 +213,8 @@ class ImageCalls:
             if blur is None:
                 raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
             return blur
-        if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
-            image, argument = map(self._value, node.args)
+        if type(function) is FunctionType and (second := _second_argument(node, function)):
+            image, argument = self._value(node.args[0]), self._value(second)
             if type(image) is not ImageValue:
                 return None
             call = call_of(function, (argument,)) or halving_crop_of(function, argument)
