@@ -10,13 +10,23 @@ Before anything is timed, both give the same batches, bit for bit, for the same 
 Printed are medians over all rounds: of the time a step waits in next(), and of the wall time of a
 round. A line ends in "ok" where the wait is at most the larger of 1.05 times torch's and torch's
 plus 2 ms, and the wall time at most 1.02 times torch's; the exit status is 1 if one does not.
+
+    python benchmarks/bench_collate.py --data FOLDER --as-worker [--rounds 5] [--batches 4,32,128]
+
+measures instead what it saves that MixUp and CutMix, which are called in this process as in a worker,
+have one thread there and ordinary memory: CPU and wall time per batch beside those of the same code
+without one of these or both, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+import itertools
 import math
 import pathlib
+import resource
 import statistics
 import sys
 import time
@@ -160,6 +170,54 @@ def measure(args, dataset, collate, batch_size, step):
     return waits, walls
 
 
+# ---- as in a worker ------------------------------------------------------------------------------
+
+
+def cpu_s():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def milliseconds(dataset, batch_size, n_batches, workers):
+    """(CPU time, wall time) per batch."""
+    loader = feedmill.DataLoader(dataset, batch_size, True, num_workers=workers, collate_fn=mix,
+                                 drop_last=True, native="require")
+    began = cpu_s(), time.perf_counter()
+    epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    for batch in itertools.islice(epochs, n_batches):
+        del batch
+    del loader, epochs
+    gc.collect()
+    ended = cpu_s(), time.perf_counter()
+    return tuple(1000 * (end - begin) / n_batches for begin, end in zip(began, ended))
+
+
+def measure_as_worker(args, dataset):
+    from feedmill.iterators import collating
+
+    def nothing(*_):
+        return contextlib.nullcontext()
+
+    threads, memory = collating._Worker._with_its_threads, collating.unshared
+    ways = {"now": (threads, memory), "more threads": (nothing, memory),
+            "shared memory": (threads, nothing), "both": (nothing, nothing)}
+    print(f"{args.workers} workers, {args.rounds} rounds; ms per batch are medians: CPU, wall")
+    for batch_size in map(int, args.batches.split(",")):
+        n_batches = max(10, 1200 // batch_size)
+        found = {way: [] for way in ways}
+        milliseconds(dataset, batch_size, 5, args.workers)
+        for _ in range(args.rounds):
+            for way, (of_threads, of_memory) in ways.items():
+                collating._Worker._with_its_threads, collating.unshared = of_threads, of_memory
+                found[way].append(milliseconds(dataset, batch_size, n_batches, args.workers))
+        text = "; ".join(
+            f"{way} {statistics.median(cpu for cpu, _ in times):.1f}, "
+            f"{statistics.median(wall for _, wall in times):.1f}" for way, times in found.items()
+        )
+        print(f"batch {batch_size:3}: {text}", flush=True)
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="an image folder")
@@ -170,11 +228,16 @@ def main():
     parser.add_argument("--collates", default=",".join(COLLATES))
     parser.add_argument("--ms-per-image", type=float, default=3.5,
                         help="duration of a step, for each image of its batch")
+    parser.add_argument("--as-worker", action="store_true",
+                        help="what one thread and ordinary memory save")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    if not args.as_worker:
+        torch.set_num_threads(1)
     transform = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),
                            T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
     dataset = ImageFolder(args.data, transform)
+    if args.as_worker:
+        return measure_as_worker(args, dataset)
     print(f"{args.workers} workers, {args.rounds} rounds of {args.steps} batches; ms are medians")
     print(f"{'collate':8}{'batch':>6} {'step':8}{'wait: torch':>12}{'feedmill':>10}"
           f"{'wall: torch':>13}{'feedmill':>10}{'ratio':>7}")
