@@ -13,9 +13,9 @@ plus 2 ms, and the wall time at most 1.02 times torch's; the exit status is 1 if
 
     python benchmarks/bench_collate.py --data FOLDER --as-worker [--rounds 5] [--batches 4,32,128]
 
-measures instead what it saves that MixUp and CutMix, which are called in this process as in a worker,
-have one thread there and ordinary memory: CPU and wall time per batch beside those of the same code
-without one of these or both, in turn.
+measures instead what it saves that MixUp and CutMix, which are called in this process as in a
+worker, have one thread there and ordinary memory: CPU and wall time per batch beside those of the
+same code without one of these or both, in turn.
 """
 
 from __future__ import annotations
@@ -237,6 +237,7 @@ def main():
                            T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
     dataset = ImageFolder(args.data, transform)
     if args.as_worker:
+        check(args.data, mix)
         return measure_as_worker(args, dataset)
     print(f"{args.workers} workers, {args.rounds} rounds of {args.steps} batches; ms are medians")
     print(f"{'collate':8}{'batch':>6} {'step':8}{'wait: torch':>12}{'feedmill':>10}"
