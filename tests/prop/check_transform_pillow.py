@@ -120,7 +120,8 @@ class Plan(ctypes.Structure):
                 ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("second_filter", ctypes.c_int),
                 ("resize_order", ctypes.c_int), ("resizes_floats", ctypes.c_bool),
                 ("keeps_floats", ctypes.c_bool), ("run_taps", ctypes.c_int32),
-                ("resized_values", ctypes.c_float * 768), ("mean", ctypes.c_float * 3),
+                ("resized_values", ctypes.c_float * 768), ("resizes_bytes", ctypes.c_bool),
+                ("resizes_shares", ctypes.c_bool), ("mean", ctypes.c_float * 3),
                 ("std", ctypes.c_float * 3), ("stream", ctypes.c_bool),
                 ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
