@@ -10,6 +10,7 @@
 #include "decode/webp_scan.h"
 
 #define MAX_IMAGE_BYTES ((size_t)80 << 20)
+#define WEBP_MAX_DIMENSION 16383 /* of a side, as libwebp's encode.h has it */
 /* Pixels that are decoded between two checks of the cancel flag. */
 #define STEP_PX ((size_t)1 << 20)
 
@@ -100,6 +101,10 @@ static int read_header(fm_webp *webp, const uint8_t *bytes, size_t n_bytes, fm_e
     if (!status) status = status_of(WebPGetFeatures(bytes, n_bytes, &features), error);
     if (status) return status;
     if (features.has_animation) return fm_error_set(error, FM_ERR_KIND, "an animated WebP");
+    /* An extended file's header may give a larger size, which no picture has. */
+    if (features.width > WEBP_MAX_DIMENSION || features.height > WEBP_MAX_DIMENSION)
+        return fm_error_set(error, FM_ERR_DAMAGED, "a WebP of %d x %d pixels; the most are %d",
+                            features.width, features.height, WEBP_MAX_DIMENSION);
     const uint64_t n_px = (uint64_t)features.width * (uint64_t)features.height;
     if (n_px > webp->limits.max_image_pixels)
         return fm_error_set(error, FM_ERR_LIMIT, "%d x %d pixels; max_image_pixels allows %llu",

@@ -216,6 +216,18 @@ def test_flags_in_the_header_of_extended_webp():
     assert check_outcomes(dataset) >= 16
 
 
+@needs_webp
+def test_sizes_in_the_header_of_extended_webp():
+    """They may be larger than that of any picture."""
+    whole = webp("RGBA", exif=b"Exif\0\0II*\0")
+    at = whole.index(b"VP8X") + 12
+    sizes = [(60, 50), (1, 1), (16383, 1), (16384, 1), (1, 16384), (65501, 1), (67112, 2), (1, 1 << 24)]
+    numbers = [b"".join((side - 1).to_bytes(3, "little") for side in size) for size in sizes]
+    dataset = OneFile([whole, *(whole[:at] + number + whole[at + 6 :] for number in numbers)])
+    dataset.transform = compose(T.Resize((9, 9)), T.PILToTensor())
+    assert check_outcomes(dataset) >= 1
+
+
 @pytest.mark.parametrize(
     "kind", ["png", "interlaced", "palette", "lossy", "lossless", "alpha", "cmyk"]
 )
