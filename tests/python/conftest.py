@@ -39,6 +39,7 @@ import feedmill
 import helpers
 import torch_iterators  # noqa: F401  ends iterators that tests leave behind
 from feedmill.engine.pool import EnginePool
+from feedmill.planner import comparing
 from feedmill.profiling.counting.records import native_steps
 from feedmill.system import peer_processes
 
@@ -48,6 +49,14 @@ def pytest_collection_finish():
     garbage collector runs. In forked workers it would also copy the pages of all of them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def looked_at_anew():
+    """Native results are compared again with the installed libraries', in the test and after it."""
+    comparing.forget()
+    yield
+    comparing.forget()
 
 
 @pytest.fixture(scope="session")

@@ -103,6 +103,11 @@ def compose(*steps):
     return transforms.Compose(list(steps))
 
 
+def explained(folder, *steps):
+    """Which path a loader of an ImageFolder with these transforms takes, and why."""
+    return feedmill.DataLoader(ImageFolder(str(folder), compose(*steps))).explain()
+
+
 class Views:
     """A transform that returns a list of images."""
 

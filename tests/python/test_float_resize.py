@@ -226,13 +226,6 @@ def test_another_dtype_is_not_native(small_images):
                          dtype=torch.float16)
 
 
-@pytest.fixture
-def looked_at_anew():
-    comparing.forget()
-    yield
-    comparing.forget()
-
-
 def test_a_torch_that_resizes_floats_otherwise(small_images, monkeypatch, looked_at_anew):
     original = torch.nn.functional.interpolate
 

@@ -13,7 +13,16 @@ import pytest
 import torch
 from feedmill.planner import comparing, equal_tensor_colors
 from feedmill.planner.plan import KINDS, TENSOR_V1, TENSOR_V2, TENSOR_V2_FUSED, Op
-from helpers import MEAN, STD, cifar_in_memory, compose, equal_batches, native_loader, save_jpeg
+from helpers import (
+    MEAN,
+    STD,
+    cifar_in_memory,
+    compose,
+    equal_batches,
+    explained,
+    native_loader,
+    save_jpeg,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision import transforms as T
@@ -260,17 +269,6 @@ def test_the_two_roundings_differ_on_the_test_images():
 
 
 # ---- not native ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def looked_at_anew():
-    comparing.forget()
-    yield
-    comparing.forget()
-
-
-def explained(folder, *steps):
-    return feedmill.DataLoader(ImageFolder(str(folder), compose(*steps))).explain()
 
 
 def assert_left_to_torch(folder, words, *steps):

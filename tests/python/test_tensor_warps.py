@@ -25,7 +25,16 @@ from feedmill.planner.plan import (
     Op,
     UnsupportedError,
 )
-from helpers import MEAN, STD, cifar_in_memory, compose, equal_batches, native_loader, save_jpeg
+from helpers import (
+    MEAN,
+    STD,
+    cifar_in_memory,
+    compose,
+    equal_batches,
+    explained,
+    native_loader,
+    save_jpeg,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -344,17 +353,6 @@ def test_products_added_with_one_rounding(numbers):
 
 
 # ---- not native ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def looked_at_anew():
-    comparing.forget()
-    yield
-    comparing.forget()
-
-
-def explained(folder, *steps):
-    return feedmill.DataLoader(ImageFolder(str(folder), compose(*steps))).explain()
 
 
 def assert_left_to_torch(folder, words, *steps):

@@ -614,6 +614,8 @@ static void vanished_servers_are_waited_for(void **state) {
     usleep(2000000);
     test_http_vanish(server, false);
     assert_true(test_reads_wait(&self.reads, N_MANY));
+    for (uint32_t i = 0; i < N_MANY; i++)
+        if (gets[i].read.error) print_message("read %u: %s\n", i, gets[i].why);
     assert_int_equal(check_many(&self, gets, 3000), N_MANY);
     session_close(&self);
 }
