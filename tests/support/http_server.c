@@ -35,6 +35,8 @@ struct test_http {
     pthread_cond_t changed;
     pthread_t thread;
     int port;
+    /* Bound to the port, so that nobody else is given it while the server is gone. */
+    int reserved;
     /* Under lock. */
     int listening; /* -1: gone */
     bool is_closing;
@@ -448,22 +450,24 @@ static void *listen_main(void *argument) {
     return NULL;
 }
 
-static int listen_on(int *port) {
-    const int one = 1, listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/* A socket bound to a port of the loopback interface; 0: to any free one, which is written back. */
+static int bind_to(int *port) {
+    const int one = 1, bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_port = htons((uint16_t)*port),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof(address);
-    if (listening < 0) die("socket");
-    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    /* A port that is returned to may be the local one of somebody's connection for a moment. */
-    for (int i = 0; bind(listening, (struct sockaddr *)&address, n); i++) {
-        if (errno != EADDRINUSE || i == 600) die("bind");
-        usleep(100000);
-    }
-    if (listen(listening, 1024)) die("listen");
-    if (getsockname(listening, (struct sockaddr *)&address, &n)) die("getsockname");
+    if (bound < 0) die("socket");
+    setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(bound, (struct sockaddr *)&address, n)) die("bind");
+    if (getsockname(bound, (struct sockaddr *)&address, &n)) die("getsockname");
     *port = ntohs(address.sin_port);
+    return bound;
+}
+
+static int listen_on(int port) {
+    const int listening = bind_to(&port);
+    if (listen(listening, 1024)) die("listen");
     return listening;
 }
 
@@ -481,7 +485,7 @@ static void drop_all_locked(test_http *server) {
 void test_http_vanish(test_http *server, bool is_gone) {
     pthread_mutex_lock(&server->lock);
     if (is_gone) drop_all_locked(server);
-    if (!is_gone && server->listening < 0) server->listening = listen_on(&server->port);
+    if (!is_gone && server->listening < 0) server->listening = listen_on(server->port);
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
 }
@@ -491,7 +495,8 @@ test_http *test_http_open(void) {
     if (!server) die("memory");
     pthread_mutex_init(&server->lock, NULL);
     pthread_cond_init(&server->changed, NULL);
-    server->listening = listen_on(&server->port);
+    server->reserved = bind_to(&server->port);
+    server->listening = listen_on(server->port);
     server->random = 1;
     if ((errno = pthread_create(&server->thread, NULL, listen_main, server))) die("thread");
     return server;
@@ -504,6 +509,7 @@ void test_http_close(test_http *server) {
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
     pthread_join(server->thread, NULL);
+    close(server->reserved);
     for (object *one; (one = server->objects);) {
         server->objects = one->next;
         free(one->path);
