@@ -426,6 +426,7 @@ Version: {version}
 Summary: feedmill's plug-in for NVIDIA GPUs (CUDA 13): found by itself when installed
 License-Expression: BSD-3-Clause AND LicenseRef-NVIDIA-CUDA-Toolkit-EULA
 License-File: LICENSE
+Description-Content-Type: text/markdown
 Requires-Python: >=3.10
 Requires-Dist: feedmill=={version}
 

@@ -19,7 +19,7 @@ from feedmill.planner.drawing import STEPS
 from feedmill.planner.formats import as_planned
 from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE
 from feedmill.planner.picking import NUMPYS_RAND, NUMPYS_RANDINT
-from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
+from feedmill.planner.plan import KINDS, OP_NAMES, TENSOR, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
@@ -245,8 +245,8 @@ def _difference(
     plan = item.base_dataset.plan
     if type(wanted) in (list, tuple):
         is_equal = len(wanted) == len(made) and all(map(is_same, wanted, made))
-    elif plan is not None and plan.as_array:
-        is_equal = is_same(as_planned(wanted, plan), made)
+    elif plan is not None and plan.gives != TENSOR:
+        is_equal = is_same(as_planned(wanted, plan), as_planned(made, plan))
     else:
         is_equal = is_same(wanted, made)
     return "" if is_equal else what.format("other numbers")

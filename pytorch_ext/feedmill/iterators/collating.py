@@ -33,7 +33,7 @@ from feedmill.iterators.global_generators import Held, drawing_from
 from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.recognise import has_default_collate, stacks_natively
+from feedmill.planner.recognise import gives_pil, has_default_collate, stacks_natively
 from feedmill.planner.samples import PAIR, Fields, Source, arranged, described
 
 # Where a collate_fn is called: on the thread that asks for the batch; or ahead of the batch's turn,
@@ -107,6 +107,7 @@ class Collate:
     ) -> None:
         self.is_default = has_default_collate(loader)
         self.stacks = stacks_natively(loader, source)
+        self._gets_pil = self.stacks and gives_pil(source)
         self._function = collate_function(loader, source) if function is None else function
         self._arrangement = None if source is None else source.arrangement
         options = loader._feedmill_options()
@@ -166,9 +167,10 @@ class Collate:
         is_pinned = is_pinned and len(parts) == 1
         if not is_pinned:
             images = batch_laid_out(images, self.memory_format)
-        is_fast = self.stacks and not self.is_default  # timm's fast_collate
+        is_fast = self.stacks and not self.is_default  # timm's or NVIDIA's fast_collate
         if not self.stacks or (
-            is_fast and (images.dtype is not torch.uint8 or set(map(type, targets)) != {int})
+            is_fast and not self._gets_pil
+            and (images.dtype is not torch.uint8 or set(map(type, targets)) != {int})
         ):
             data = self._run(images, targets, number, as_image)
             return self._pinned(batch_laid_out(data, self.memory_format))
@@ -177,8 +179,7 @@ class Collate:
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:
-            column: Any = tuple(targets)  # a tuple, as torch passes it
-            data = [images, _joined(labels) if labels else default_collate(column)]
+            data = [images, _joined(labels) if labels else self._column_of(targets)]
         if not self._pins:
             return tuple(data) if is_fast else data
         # The images are pinned already, unless parts were concatenated.
@@ -186,6 +187,12 @@ class Collate:
         if not labels:
             rest = [pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
+
+    def _column_of(self, targets: Sequence[Any]) -> Any:
+        if self._gets_pil:
+            return torch.tensor(list(targets), dtype=torch.int64)
+        column: Any = tuple(targets)  # a tuple, as torch passes it
+        return default_collate(column)
 
     def _arranged(
         self,

@@ -50,6 +50,7 @@ from feedmill.iterators.receive import (
     unwrapped,
 )
 from feedmill.iterators.verify import Verifier
+from feedmill.planner.formats import memory_format_of
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
@@ -211,7 +212,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._source = source
         self._plan = source.plan
         options = loader._feedmill_options()
-        self._collate.memory_format = options.memory_format
+        self._collate.memory_format = memory_format_of(source.native_plan)
         state = loader._feedmill
         self._progress: Progress = state.progress
         self._progress.virtual = self._streams if self._num_workers > 0 else None

@@ -55,6 +55,20 @@ def is_known(
     )
 
 
+def has_known_body(
+    function: FunctionType, bodies: frozenset[str], meanings: Mapping[str, str]
+) -> bool:
+    """Whether a function that scripts copy from each other has one of the bodies with these hashes,
+    wherever it is defined. Its name, arguments and defaults do not count.
+
+    Args:
+        meanings: as is_known()'s.
+    """
+    if function.__closure__ or body_fingerprint(function.__code__) not in bodies:
+        return False
+    return all(_means(function, one, {}, meanings) for one in _globals_of(function.__code__))
+
+
 def _means(
     function: FunctionType,
     name: str,
@@ -96,10 +110,26 @@ def fingerprint(code: CodeType) -> str:
     return "" if definition is None else hash_of(definition)
 
 
+def body_fingerprint(code: CodeType) -> str:
+    """As fingerprint(), of the statements within the function only."""
+    definition = _definition(code)
+    return "" if definition is None else _hash_of_body(definition)
+
+
 @functools.lru_cache(maxsize=256)
 def hash_of(definition: ast.AST) -> str:
     """The hash of a definition in a syntax tree."""
-    return hashlib.sha256(canonical(definition).encode()).hexdigest()[:16]
+    return _hash(canonical(definition))
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of_body(definition: ast.FunctionDef) -> str:
+    starts = 1 if _starts_with_docstring(definition) else 0
+    return _hash(canonical(definition.body[starts:]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _definition(code: CodeType) -> ast.FunctionDef | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner.plan import Plan
+from feedmill.planner.plan import ARRAY, PIL, Plan
 
 TORCH_DTYPES = {
     "uint8": torch.uint8,
@@ -51,6 +51,11 @@ def formatted(plan: Plan, dtype: torch.dtype | None, memory_format: torch.memory
     )
 
 
+def memory_format_of(plan: Plan) -> torch.memory_format:
+    """The memory format of the batches that a plan makes."""
+    return torch.channels_last if plan.layout == "nhwc" else torch.contiguous_format
+
+
 def bytes_of(values: torch.Tensor) -> bytes:
     """A tensor's values as bytes, in C order."""
     return values.contiguous().view(torch.uint8).numpy().tobytes()
@@ -58,10 +63,12 @@ def bytes_of(values: torch.Tensor) -> bytes:
 
 def as_planned(image: Any, plan: Plan) -> Any:
     """Converts the result of the user's transform to the type that is delivered. Anything but a
-    tensor of the plan's transform_dtype, or an array if the plan says so, is returned unchanged;
+    tensor of the plan's transform_dtype, or what the plan gives instead, is returned unchanged;
     comparisons will then fail."""
-    if plan.as_array and isinstance(image, np.ndarray):
+    if plan.gives == ARRAY and isinstance(image, np.ndarray):
         return torch.from_numpy(image)
+    if plan.gives == PIL and getattr(image, "mode", "") == "RGB":
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
     given = TORCH_DTYPES.get(plan.transform_dtype)
     if isinstance(image, torch.Tensor) and image.dtype is given:
         return image.to(TORCH_DTYPES[plan.dtype])

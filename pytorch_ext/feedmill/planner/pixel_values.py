@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from feedmill.planner.arguments import V2
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
 from feedmill.planner.known import TO_TENSOR, check_functions
-from feedmill.planner.plan import RANDOM_CROP, FloatResize, Op, UnsupportedError
+from feedmill.planner.plan import ARRAY, RANDOM_CROP, TENSOR, FloatResize, Op, UnsupportedError
 from feedmill.planner.untouched import type_name
 
 
@@ -37,7 +37,7 @@ class PixelValues:
         resized: values of the pixels that a float resize gets, float32 (channels, 256); None: none
             was read.
         normalized: (mean, std) of the Normalize after it, each float32 (channels,).
-        as_array: as Plan's.
+        gives: as Plan's.
         dtype, value_table, as_image: as Plan's; set by finish().
     """
 
@@ -52,7 +52,7 @@ class PixelValues:
     as_image: bool = False
     resized: torch.Tensor | None = None
     normalized: tuple[torch.Tensor, torch.Tensor] | None = None
-    as_array: bool = False
+    gives: str = TENSOR
 
     def new_ramp(self, ops: Sequence[Op]) -> Any:
         """The ramp for the conversion to a tensor. UnsupportedError if a function that the
@@ -80,7 +80,7 @@ class PixelValues:
                     f"torch's default dtype is {torch.get_default_dtype()}; natively it must be "
                     f"torch.float32 for {name}"
                 )
-            self.as_array = name == "ToNumpy"
+            self.gives = ARRAY if name == "ToNumpy" else TENSOR
             self.run(transform, ramp)
             return
         if self.failed:
@@ -128,7 +128,7 @@ class PixelValues:
         try:
             with torch.no_grad():
                 ramp = transform(ramp.clone() if isinstance(ramp, torch.Tensor) else ramp)
-                self.ramp = torch.from_numpy(ramp.copy()) if self.as_array else ramp
+                self.ramp = torch.from_numpy(ramp.copy()) if self.gives == ARRAY else ramp
         except Exception as error:  # torch's path will raise it at the first sample
             self.failed = True
             raise UnsupportedError(f"the transform fails on an image: {error}") from None

@@ -179,6 +179,12 @@ def unsupported_argument(name: str, argument: str, value: Any, need: str) -> Uns
                             f"be {need}")
 
 
+# Plan.gives.
+TENSOR, ARRAY, PIL = "tensor", "array", "image"
+# Why a plan that gives PIL images can't be taken with most collate_fns.
+NO_TENSOR = "the transform does not end in a tensor; add ToTensor or PILToTensor"
+
+
 @dataclass(frozen=True)
 class Plan:
     """A transform in the form that the native loader takes. Equal plans give equal pixels.
@@ -192,7 +198,8 @@ class Plan:
             TORCHS_RESIZE and TORCHS_FLOAT_RESIZE: the transform resizes tensors.
         max_image_pixels: images of more pixels go through Pillow.
         as_image: a single sample is a torchvision tv_tensors.Image, not a plain tensor.
-        as_array: the transform returns NumPy arrays, which timm's fast_collate makes a tensor.
+        gives: what the transform returns: TENSOR; ARRAY, a NumPy array, or PIL, an image, of which
+            the DataLoader's collate_fn makes a tensor.
         transform_dtype: type of the transform's result, if the DataLoader's dtype= converts it to
             another type; else "".
         layout: "nchw", or "nhwc" for batches in torch.channels_last.
@@ -209,7 +216,7 @@ class Plan:
     resize_order: int
     max_image_pixels: int
     as_image: bool = False
-    as_array: bool = False
+    gives: str = TENSOR
     transform_dtype: str = ""
     layout: str = "nchw"
     rejected_formats: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
+from feedmill.planner import pil_collates
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
+from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
 from feedmill.planner.samples import PAIR, Fields, Support, unsupported
 from feedmill.planner.seeding import only_seeds
 from feedmill.planner.timm_objects import is_fast_collate
@@ -45,20 +48,14 @@ def _recognise(loader: Any) -> Support:
     options = loader._feedmill_options()
     support = read_dataset(loader.dataset)
     source = support.source
-    if source is None:
-        reasons += support.reasons
+    of_samples = support.reasons if source is None else _uncollated(loader, source)
+    reasons += of_samples
+    if source is None or of_samples:
         is_hybrid = options.native == "hybrid" and not hindrances
         return _hybrid(loader, reasons) if is_hybrid else unsupported(*reasons)
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
         return unsupported(*reasons)
-    if getattr(source.plan, "as_array", False) and (
-        has_default_collate(loader) or not stacks_natively(loader, source)
-    ):
-        return unsupported(
-            "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
-            "MaybePILToTensor"
-        )
     changes_images = options.dtype or options.memory_format is not torch.contiguous_format
     has_views = bool(getattr(source.plan, "more_views", ()))
     if changes_images and (has_views or isinstance(source.arrangement, Fields)):
@@ -66,13 +63,21 @@ def _recognise(loader: Any) -> Support:
             "the dataset's samples are dicts or have several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
         )
+    if changes_images and gives_pil(source):
+        return unsupported(
+            "the samples are PIL images, to which dtype= and memory_format= are not applied; leave "
+            "them out"
+        )
     given = options.dtype not in (None, TORCH_DTYPES.get(source.native_plan.dtype))
     if given and source.native_plan.keeps_floats:
         return unsupported(
             f"the transform resizes float tensors, which natively stay of torch.float32; leave out "
             f"dtype={options.dtype}"
         )
-    source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
+    memory_format = options.memory_format
+    if gives_pil(source):
+        memory_format = pil_collates.memory_format_of(loader.collate_fn) or memory_format
+    source.plan = formatted(source.native_plan, options.dtype, memory_format)
     if source.arrays is None and not source.copies:
         rejected = rejected_formats() | source.rejects
         source.plan = replace(
@@ -98,21 +103,42 @@ def has_default_collate(loader: Any) -> bool:
 
 def stacks_natively(loader: Any, source: Any) -> bool:
     """Whether native batches are what the DataLoader's collate_fn makes, so that it need not be
-    called: it is torch's own, or timm's fast_collate for uint8 images.
+    called: it is torch's own, or timm's fast_collate for uint8 images, or NVIDIA's for PIL images.
 
     Args:
         source: the samples; None: not those of a native loader.
     """
     if has_default_collate(loader):
         return True
-    return (
+    is_fit = (
         source is not None
         and source.arrangement == PAIR
         and source.arrays is None
         and not source.copies
         and source.native_plan.dtype == "uint8"
         and loader.batch_sampler is not None
-        and is_fast_collate(loader.collate_fn)
+    )
+    if is_fit and gives_pil(source):
+        return pil_collates.memory_format_of(loader.collate_fn) is not None
+    return is_fit and is_fast_collate(loader.collate_fn)
+
+
+def gives_pil(source: Any) -> bool:
+    """Whether the samples are PIL images for the dataset, of which the collate_fn makes tensors."""
+    return source is not None and getattr(source.plan, "gives", TENSOR) == PIL
+
+
+def _uncollated(loader: Any, source: Any) -> Sequence[str]:
+    """The reason if the samples are no tensors, and the collate_fn is not one that is known to make
+    them."""
+    gives = getattr(source.plan, "gives", TENSOR)
+    if gives == TENSOR or (not has_default_collate(loader) and stacks_natively(loader, source)):
+        return ()
+    if gives == PIL:
+        return (NO_TENSOR,)
+    return (
+        "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
+        "MaybePILToTensor",
     )
 
 

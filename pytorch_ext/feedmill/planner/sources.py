@@ -68,12 +68,26 @@ def is_bound_once(definition: Definition, name: str) -> bool:
 
 
 def _is_bound_before(definition: Definition, around: ast.AST, name: str) -> bool:
-    """Whether all that binds a name in a function is on lines before the inner function's."""
+    """Whether all that binds a name in a function is on lines before the inner function's, or
+    before the statement that a lambda is a part of, which may bind the name."""
     bound = [node for node in ast.walk(around) if _binds(node, name)]
     ends = [getattr(node, "end_lineno", None) or sys.maxsize for node in bound]
-    # A lambda may be a part of the statement that binds the name.
-    is_statement = isinstance(definition.node, ast.FunctionDef)
-    return is_statement and all(end < definition.node.lineno for end in ends)
+    begin = _statement_of(definition.node, around).lineno
+    return all(end < begin for end in ends)
+
+
+def _statement_of(node: Function, around: ast.AST) -> ast.stmt | Function:
+    """The innermost statement of a function that an inner one is, or is a part of."""
+    if isinstance(node, ast.FunctionDef):
+        return node
+    pending: list[tuple[ast.AST, ast.stmt | Function]] = [(around, node)]
+    while pending:
+        one, statement = pending.pop()
+        if one is node:
+            return statement
+        inner = one if isinstance(one, ast.stmt) else statement
+        pending += [(child, inner) for child in ast.iter_child_nodes(one)]
+    return node
 
 
 def is_global_fixed(definition: Definition, name: str) -> bool:

@@ -46,13 +46,16 @@ from feedmill.planner.known import (
 from feedmill.planner.picking import Choice
 from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
+    ARRAY,
     CENTER_CROP,
     FILTER_NAMES,
     KINDS,
     MAX_OPS,
     MAX_SIZE_PX,
+    NO_TENSOR,
     OP_NAMES,
     PAD,
+    PIL,
     RANDOM_CROP,
     RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,
@@ -138,7 +141,7 @@ def read_transforms(
         order,
         max_image_pixels(),
         reader.pixels.as_image,
-        reader.pixels.as_array,
+        reader.pixels.gives,
         float_resize=reader.float_resize,
     )
     return TransformPlan(plan, tuple(reader.steps))
@@ -156,8 +159,10 @@ def _read_views(
     kinds = {(plan.dtype, plan.as_image) for plan in plans}
     if len(kinds) > 1:
         reasons.append("the views of a sample have different types")
-    if any(plan.as_array for plan in plans):
+    if any(plan.gives == ARRAY for plan in plans):
         reasons.append("the views of a sample are NumPy arrays")
+    if any(plan.gives == PIL for plan in plans):
+        reasons.append(NO_TENSOR)
     if sum(len(plan.ops) for plan in plans) > MAX_VIEW_OPS:
         reasons.append(f"the views have more than {MAX_VIEW_OPS} steps, the native limit")
     if reasons:
@@ -222,7 +227,7 @@ class _TransformReader:
                     f"{name} follows RandomErasing, which is not supported natively; put it before "
                     "RandomErasing"
                 )
-            elif self.pixels.as_array:
+            elif self.pixels.gives == ARRAY:
                 raise UnsupportedError(f"{name} follows ToNumpy, which must be the last transform")
             elif name == "RandomErasing":
                 self._read_erasing(transform, module)
@@ -451,10 +456,18 @@ class _TransformReader:
             if self.pixels.erased:
                 values = (*self.pixels.erased, *self.ops[-1].values[3:])
                 self.ops[-1] = self.ops[-1]._replace(values=values)
+        elif self.pixels.channels == 3 and not self.reasons:
+            self._finish_pil()
         elif not self.reasons:
-            self.add_reason(
-                "the transform does not end in a tensor; add ToTensor or PILToTensor"
-            )
+            self.add_reason(NO_TENSOR)
+
+    def _finish_pil(self) -> None:
+        """For a transform that ends in a PIL image, of which a collate_fn may make a tensor."""
+        try:
+            self.pixels.new_ramp(self.ops)
+        except UnsupportedError as error:
+            self.add_reason(str(error))
+        self.pixels.gives, self.pixels.dtype = PIL, "uint8"
 
     def compare(self, channels: int) -> int:
         """Compares the results of the native ops with those of the installed libraries.
