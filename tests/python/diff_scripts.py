@@ -4,7 +4,14 @@ hypothesis draws the bytes all at once, which makes all scripts equally likely; 
 often repeat each other. Zero stands for the simplest choice, so that shrinking simplifies scripts.
 """
 
-from diff_worlds import N_FILES, NATIVE_COLLATES, NATIVE_DATASETS, TRANSFORMS, Script
+from diff_worlds import (
+    N_FILES,
+    NATIVE_COLLATES,
+    NATIVE_DATASETS,
+    PIL_TRANSFORMS,
+    TRANSFORMS,
+    Script,
+)
 from hypothesis import strategies as st
 
 # The most worker processes that a script may start. Each takes about 20 ms.
@@ -256,8 +263,11 @@ def _actions(parts, num_workers, persistent, transforms):
 
 
 def _transforms(collate):
-    """The transforms that are native with a collate function: several images only with torch's."""
-    return sorted(name for name in TRANSFORMS
+    """The transforms that are native with a collate function: several images only with torch's,
+    PIL images only with one that makes tensors of them."""
+    if collate == "of_pil":
+        return sorted(PIL_TRANSFORMS)
+    return sorted(name for name in TRANSFORMS.keys() - PIL_TRANSFORMS.keys()
                   if collate in ("none", "default") or not name.endswith("views"))
 
 

@@ -16,6 +16,7 @@ import traceback
 import warnings
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import feedmill
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from diff_samplers import make_sampler, transcript
 from helpers import MEAN, STD, compose, numbered_folder
+from nvidia_collates import format_first
 from PIL import ImageFilter
 from torch.utils.data import (
     ConcatDataset,
@@ -39,7 +41,7 @@ N_FILES = 24
 # The datasets and collate_fns that scripts choose from. Frequent ones are repeated.
 NATIVE_DATASETS = ("folder", "folder", "folder", "subset", "nested_subset", "concat",
                    "random_split", "items", "selected", "passed")
-NATIVE_COLLATES = ("none", "none", "default", "own", "list", "drawing")
+NATIVE_COLLATES = ("none", "none", "default", "own", "list", "drawing", "of_pil")
 
 # A loop over an endless sampler is left after this many batches.
 _LONGEST_LOOP = 40
@@ -92,6 +94,12 @@ TRANSFORMS = {
     "flipped": lambda: compose(T.Resize((8, 8)), T.RandomHorizontalFlip(), T.PILToTensor()),
     "random": lambda: compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor()),
 }
+# PIL images, of which the collate function "of_pil" makes tensors.
+PIL_TRANSFORMS = {
+    "pil": lambda: compose(T.Resize((8, 8))),
+    "random_pil": lambda: compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip()),
+}
+TRANSFORMS |= PIL_TRANSFORMS
 TRANSFORMS["own"] = lambda: _Preset(T.Resize((8, 8)), _as_rgb, T.Lambda(_as_rgb), T.ToTensor())
 TRANSFORMS["drawn"] = lambda: compose(T.Resize((8, 8)), _MaybeBlurred(), T.ToTensor())
 TRANSFORMS["views"] = lambda: _Views(TRANSFORMS["normalized"](), TRANSFORMS["floats"]())
@@ -137,6 +145,7 @@ _CALM = {
     "flipped": TRANSFORMS["bytes"],
     "random": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
     "drawn": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
+    "random_pil": TRANSFORMS["pil"],
     "random_views": lambda: _Views(_CALM["random"](), TRANSFORMS["floats"]()),
 }
 
@@ -224,7 +233,7 @@ def _drawing(samples):
 
 
 COLLATES = {"none": None, "default": default_collate, "own": _stacked, "list": list,
-            "drawing": _drawing}
+            "drawing": _drawing, "of_pil": partial(format_first, torch.channels_last)}
 
 
 def _folders(dataset):

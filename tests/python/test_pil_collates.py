@@ -8,6 +8,7 @@ import pytest
 import torch
 from feedmill.planner import pil_collates
 from helpers import pixels, save_jpeg
+from nvidia_collates import fast_collate, format_first, without_format
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
@@ -15,60 +16,6 @@ from torchvision.datasets import ImageFolder
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 SIZE = 24
-
-
-def fast_collate(batch, memory_format):
-    """As apex's."""
-
-    imgs = [img[0] for img in batch]
-    targets = torch.tensor([target[1] for target in batch], dtype=torch.int64)
-    w = imgs[0].size[0]
-    h = imgs[0].size[1]
-    tensor = torch.zeros( (len(imgs), 3, h, w), dtype=torch.uint8).contiguous(memory_format=memory_format)  # noqa: E201, E501
-    for i, img in enumerate(imgs):
-        nump_array = np.asarray(img, dtype=np.uint8)
-        if(nump_array.ndim < 3):
-            nump_array = np.expand_dims(nump_array, axis=-1)
-        nump_array = np.rollaxis(nump_array, 2)
-        tensor[i] += torch.from_numpy(nump_array)
-    return tensor, targets
-
-
-def format_first(memory_format, batch):
-    """As NVIDIA's DeepLearningExamples'."""
-    imgs = [img[0] for img in batch]
-    targets = torch.tensor([target[1] for target in batch], dtype=torch.int64)
-    w = imgs[0].size[0]
-    h = imgs[0].size[1]
-    tensor = torch.zeros((len(imgs), 3, h, w), dtype=torch.uint8).contiguous(
-        memory_format=memory_format
-    )
-    for i, img in enumerate(imgs):
-        nump_array = np.asarray(img, dtype=np.uint8)
-        if nump_array.ndim < 3:
-            nump_array = np.expand_dims(nump_array, axis=-1)
-        nump_array = np.rollaxis(nump_array, 2)
-
-        tensor[i] += torch.from_numpy(nump_array.copy())
-
-    return tensor, targets
-
-
-def without_format(batch):
-    """As apex's first ones, and the scripts that copied them."""
-    imgs = [img[0] for img in batch]
-    targets = torch.tensor([target[1] for target in batch], dtype=torch.int64)
-    w = imgs[0].size[0]
-    h = imgs[0].size[1]
-    tensor = torch.zeros((len(imgs), 3, h, w), dtype=torch.uint8)
-    for i, img in enumerate(imgs):
-        nump_array = np.asarray(img, dtype=np.uint8)
-        tens = torch.from_numpy(nump_array)  # noqa: F841
-        if nump_array.ndim < 3:
-            nump_array = np.expand_dims(nump_array, axis=-1)
-        nump_array = np.rollaxis(nump_array, 2)
-        tensor[i] += torch.from_numpy(nump_array)
-    return tensor, targets
 
 
 class Owner:
@@ -104,7 +51,7 @@ def bound_in_branches(is_last):
 
 def bound_later():
     memory_format = torch.contiguous_format
-    collate_fn = lambda b: fast_collate(b, memory_format)  # noqa: E731
+    collate_fn = lambda b: fast_collate(b, memory_format)
     memory_format = torch.channels_last
     return collate_fn
 
