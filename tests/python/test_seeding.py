@@ -22,6 +22,8 @@ def warnings_of(loader, n_epochs=1):
         warnings.simplefilter("always")
         # torch warns of more workers than usable CPUs.
         warnings.filterwarnings("ignore", "This DataLoader will create")
+        # Python 3.12 warns of forks beside threads.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         for _ in range(n_epochs):
             list(loader)
     assert all(one.category is UserWarning for one in caught)

@@ -134,6 +134,19 @@ def test_break_nested_and_parallel():
     assert stats.waits.data_wait_ns <= stats.waits.wall_ns
 
 
+def test_iter_of_an_iterator():
+    """Counts one epoch until something is requested."""
+    watched = feedmill.watch([1, 2, 3])
+    assert list(iter(iter(watched))) == [1, 2, 3]
+    assert watched.stats().epochs == 1
+    iterator = feedmill.watch(iter([1, 2, 3]))
+    for n_epochs, item in enumerate([1, 2, 3], 1):
+        assert next(iter(iter(iterator))) == item
+        assert iterator.stats().epochs == n_epochs
+    assert list(iterator) == list(iterator) == []
+    assert iterator.stats().epochs == 5
+
+
 def test_waits():
     watched = feedmill.watch(slow(5))
     begin = time.monotonic_ns()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill.planner.generators import is_of_numpy
-from feedmill.planner.seeding import only_seeds
+from feedmill.planner.seeding import understood
 from helpers import compose, native_loader
 from torch.utils.data import get_worker_info
 from torchvision import transforms as T
@@ -77,6 +77,19 @@ def nested(seed):
     return init
 
 
+def of_nvidia(id):
+    # Worker process should inherit its affinity from parent
+    affinity = os.sched_getaffinity(0)
+    print(f"Process {BASE} Worker {id} set affinity to: {affinity}")
+
+    np.random.seed(seed=BASE + id)
+    random.seed(BASE + id)
+
+
+def only_prints(id):
+    print("worker", id, 0.5, True, None, f"{id!r} of {BASE}")
+
+
 SEEDING = {
     "torchs_notes": seed_worker,
     "basicsr": functools.partial(of_basicsr, num_workers=4, rank=3, seed=10),
@@ -84,6 +97,7 @@ SEEDING = {
         functools.partial(of_mmengine, num_workers=4, seed=7), rank=0,
         disable_subprocess_warning=False),
     "hysts": of_hysts,
+    "nvidia": of_nvidia,
     "info": by_info,
     "constant": with_constant,
     "nested": nested(12),
@@ -97,8 +111,8 @@ def test_functions_that_only_seed(small_folder, name):
     if name == "hysts" and np.lib.NumpyVersion(np.__version__) < "2.0.0":
         pytest.skip("NumPy 1 does not wrap around")
     if name == "lambda":
-        assert not only_seeds(SEEDING[name], 1 << 33)
-    assert only_seeds(SEEDING[name], 8)
+        assert not understood(SEEDING[name], 1 << 33)
+    assert understood(SEEDING[name], 8)
     loader = native_loader(small_folder, batch_size=8, num_workers=2, worker_init_fn=SEEDING[name])
     others = torch.utils.data.DataLoader(small_folder, batch_size=8)
     for mine, other in zip(loader, others, strict=True):
@@ -110,7 +124,7 @@ def draws(samples):
     return torch.rand(2), random.random(), np.random.rand(), len(samples)
 
 
-@pytest.mark.parametrize("name", ["torchs_notes", "basicsr", "mmengine", "hysts", "nested"])
+@pytest.mark.parametrize("name", ["torchs_notes", "basicsr", "mmengine", "hysts", "nested", "nvidia"])
 def test_a_collate_fn_draws_as_with_torch(small_folder, name):
     options = {"batch_size": 8, "num_workers": 2, "worker_init_fn": SEEDING[name],
                "collate_fn": draws}
@@ -119,6 +133,26 @@ def test_a_collate_fn_draws_as_with_torch(small_folder, name):
         loader = make(small_folder, generator=torch.Generator().manual_seed(3), **options)
         results.append([repr(batch) for batch in loader])
     assert results[0] == results[1] and len(set(results[0])) > 1
+
+
+@pytest.mark.parametrize("rng", ["auto", "feedmill"])
+@pytest.mark.parametrize("is_random", [False, True])
+@pytest.mark.parametrize("collate_fn", [None, draws, len], ids=["default", "draws", "proved"])
+@pytest.mark.parametrize("function", [of_nvidia, only_prints])
+def test_what_is_printed_once_for_each_worker(
+    small_folder, capfd, function, collate_fn, is_random, rng
+):
+    crop = T.RandomCrop(8) if is_random else T.CenterCrop(8)
+    small_folder.transform = compose(T.Resize((8, 8)), crop, T.PILToTensor())
+    options = {"batch_size": 20, "num_workers": 2, "worker_init_fn": function,
+               "collate_fn": collate_fn}
+    printed = []
+    for make in (torch.utils.data.DataLoader, functools.partial(native_loader, rng=rng)):
+        loader = make(small_folder, **options)
+        for _ in range(2):
+            list(loader)
+        printed.append(sorted(capfd.readouterr().out.splitlines()))
+    assert printed[0] == printed[1] and len(printed[0]) == 4
 
 
 # ---- left to torch -------------------------------------------------------------------------------
@@ -269,6 +303,35 @@ def calls_a_pretending_function(worker_id):
     pretends(worker_id)
 
 
+class Formatted:
+    def __format__(self, spec):
+        LOG.append(spec)
+        return ""
+
+
+FORMATTED = Formatted()
+
+
+def prints_an_object(worker_id):
+    print(f"{FORMATTED}")
+
+
+def prints_its_process(worker_id):
+    print(os.getpid())
+
+
+def prints_elsewhere(worker_id):
+    print(worker_id, file=sys.stderr)
+
+
+def prints_its_seed_as_it_likes(worker_id):
+    print(f"{worker_id:{worker_id}}")
+
+
+def asks_for_another_process(worker_id):
+    print(os.sched_getaffinity(1))
+
+
 class Callable:
     def __call__(self, worker_id):
         np.random.seed(worker_id)
@@ -277,7 +340,8 @@ class Callable:
 OTHER = [
     does_nothing, logs, changes_the_dataset, reads_the_dataset, too_large, perhaps_negative,
     seeds_python_with_numpys, limits_threads, sets_the_environment, by_time, by_worker, divides,
-    uses_the_result, asks_for_the_truth, grows, calls_an_object, calls_a_pretender,
+    uses_the_result, prints_an_object, prints_its_process, prints_elsewhere,
+    prints_its_seed_as_it_likes, asks_for_another_process, asks_for_the_truth, grows, calls_an_object, calls_a_pretender,
     calls_a_pretending_function, without_rest, of_a_float, calls_another, huge, seeds_its_own, declares_global, yields,
     Callable(), functools.partial(of_basicsr, num_workers=4, rank=3),
     functools.partial(of_basicsr, num_workers=4, rank=3, seed=1 << 32),
@@ -294,17 +358,23 @@ OTHER = [
 @pytest.mark.parametrize("function", OTHER)
 def test_these_are_left_to_torch(small_folder, function):
     LOG.clear()  # pytest looks at the objects above
-    assert not only_seeds(function, 4)
+    assert not understood(function, 4)
     loader = feedmill.DataLoader(small_folder, num_workers=4, worker_init_fn=function)
     assert "worker_init_fn is set" in loader.explain()
     assert LOG == []
+
+
+def test_another_print(monkeypatch):
+    """As DETR's, which prints in one process only."""
+    monkeypatch.setattr("builtins.print", lambda *words: LOG.append(words))
+    assert not understood(of_nvidia, 4)
 
 
 @pytest.mark.parametrize("place", [(np.random, "seed"), (random, "seed"), (torch, "initial_seed")])
 def test_replaced_functions(monkeypatch, place):
     LOG.clear()
     monkeypatch.setattr(*place, lambda *_: LOG.append(1))
-    assert not only_seeds(seed_worker, 4) and LOG == []
+    assert not understood(seed_worker, 4) and LOG == []
 
 
 def test_a_function_of_numpy_under_another_name():
@@ -353,7 +423,7 @@ def a_local_function():
 ])  # fmt: skip
 def test_what_can_not_be_pickled_raises_as_with_torch(small_folder, method, function):
     options = {"num_workers": 1, "worker_init_fn": function}
-    assert only_seeds(function, 1)
+    assert understood(function, 1)
     assert feedmill.DataLoader(
         small_folder, multiprocessing_context="fork", **options
     ).explain().startswith("native path")

@@ -16,6 +16,7 @@ from feedmill.engine.cache import parse
 from feedmill.engine.devices import describe, device_of
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
 from feedmill.iterators.deferring import is_possible, why_not, why_sent_by_torch
+from feedmill.planner import seeding
 from feedmill.planner.epochs import rank_to_mix_in, sampler_epoch
 from feedmill.planner.files import probed
 from feedmill.planner.recognise import has_default_collate, stacks_natively
@@ -206,9 +207,7 @@ def _notes(loader: Any, source: Source) -> list[str]:
             "torch's worker" if is_here else _COLLATE_NOTES[place].format(loader.num_workers)
         )
     if loader.worker_init_fn is not None and loader.num_workers > 0:
-        ignored = options.worker_init == "ignore"
-        how = "not called, as asked" if ignored else "called for a collate_fn only"
-        notes.append(f"worker_init_fn is {how}{'' if ignored else ': it only seeds generators'}")
+        notes.append(f"worker_init_fn is {_use_of_worker_init(loader)}")
     if loader.multiprocessing_context is not None:
         is_used = place == AHEAD_IN_PROCESSES
         notes.append(
@@ -218,6 +217,14 @@ def _notes(loader: Any, source: Source) -> list[str]:
     if not getattr(loader, "in_order", True):
         notes.append("in_order=False: batches come in order anyway")
     return notes
+
+
+def _use_of_worker_init(loader: Any) -> str:
+    if loader._feedmill_options().worker_init == "ignore":
+        return "not called, as asked"
+    if seeding.prints(loader):
+        return "called for each worker, as it prints; otherwise it only seeds generators"
+    return "called for a collate_fn only: it only seeds generators"
 
 
 def _names_that_are_no_options(loader: Any) -> list[str]:

@@ -71,7 +71,7 @@ def seeded_as_worker(base_seed: int, number: int) -> States:
 
 def worker_states(loader: Any, base_seed: int) -> list[States]:
     """The generators' states with which torch's worker processes begin, their worker_init_fn, which
-    only seeds, included."""
+    only seeds and prints, included. Calls it."""
     workers = [_Worker(number, loader, base_seed) for number in range(loader.num_workers)]
     for worker in workers if loader.worker_init_fn is not None else ():
         with worker.entered():
@@ -453,7 +453,7 @@ class _Worker:
             id=number, num_workers=loader.num_workers, seed=base_seed + number,
             dataset=loader.dataset,
         )
-        # A worker_init_fn that only seeds generators: see seeding.only_seeds().
+        # A worker_init_fn that only seeds generators and prints: see planner.seeding.
         called = loader._feedmill_options().worker_init != "ignore"
         self._seed = loader.worker_init_fn if called else None
         self._n_threads = 1
@@ -483,7 +483,6 @@ class _Worker:
                     set_worker_info(info)
         finally:
             self.states = held.states
-
 
     @contextmanager
     def _with_its_threads(self) -> Iterator[None]:

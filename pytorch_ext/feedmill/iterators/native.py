@@ -50,6 +50,7 @@ from feedmill.iterators.receive import (
     unwrapped,
 )
 from feedmill.iterators.verify import Verifier
+from feedmill.planner import seeding
 from feedmill.planner.formats import memory_format_of
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
@@ -128,6 +129,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._place = HERE if self._virtual is not None else collate_place(loader, source)
         # A copy of the loader, with blocks of its own, may begin the next epoch of this iterator.
         self._shared_blocks = loader._feedmill.shared_blocks
+        if self._virtual is None and self._place != AHEAD_IN_PROCESSES and seeding.prints(loader):
+            worker_states(loader, int(self._base_seed))
         if self._place == AHEAD_IN_PROCESSES:
             self._workers_ahead = CollateWorkers(
                 loader, source, generator_state, self._pin_memory, self._shared_blocks

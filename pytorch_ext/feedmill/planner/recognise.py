@@ -18,13 +18,12 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
-from feedmill.planner import pil_collates
+from feedmill.planner import pil_collates, seeding
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
 from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
 from feedmill.planner.samples import PAIR, Fields, Support, unsupported
-from feedmill.planner.seeding import only_seeds
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
@@ -158,7 +157,7 @@ def _worker_reasons(loader: Any) -> list[str]:
         return []
     # On the native path only a collate_fn can draw from the generators; the iterator calls the
     # function before the collate_fn.
-    if only_seeds(function, loader.num_workers):
+    if seeding.understood(function, loader.num_workers) is not None:
         if _is_forked(loader) or _is_found_by_name(function):
             return []
         return [
@@ -183,7 +182,7 @@ def _is_forked(loader: Any) -> bool:
 
 def _is_found_by_name(function: Any) -> bool:
     """Whether pickle, which stores a function's name alone, finds the function by it. Of a partial:
-    its function; its arguments are plain values, see only_seeds()."""
+    its function; its arguments are plain values, see seeding."""
     while type(function) is functools.partial:
         function = function.func
     found: Any = sys.modules.get(function.__module__)

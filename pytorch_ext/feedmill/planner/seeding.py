@@ -1,16 +1,19 @@
-"""Recognises a worker_init_fn that only seeds random generators.
+"""Recognises a worker_init_fn that only seeds random generators, and may print.
 
 Libraries' functions are known by name. A function of the user's own is evaluated from its source,
 as ``evaluating`` does it for transforms, with an unknown worker: all that it may do is to compute
-seeds and to pass them to random.seed(), numpy.random.seed() or torch.manual_seed(). Seeds are
-followed as ranges of numbers, so that it is known that none of these calls raises.
+seeds and to pass them to random.seed(), numpy.random.seed() or torch.manual_seed(), and to print
+texts, numbers and the CPUs that it may use. Seeds are followed as ranges of numbers, so that it is
+known that none of these calls raises.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import operator
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,26 +69,50 @@ class _Sentinel:
 
 
 _STATE, _KEYS, _INFO, _GENERATOR = _Sentinel(), _Sentinel(), _Sentinel(), _Sentinel()
+_TEXT, _AFFINITY = _Sentinel(), _Sentinel()
 
 
-def only_seeds(function: Any, n_workers: int) -> bool:
-    """Whether a worker_init_fn is known to only seed random generators. Calls nothing."""
+@dataclass(frozen=True)
+class WorkerInit:
+    """What a worker_init_fn does, if nothing else.
+
+    Attributes:
+        prints: it prints, and so must be called for each worker.
+    """
+
+    prints: bool
+
+
+def understood(function: Any, n_workers: int) -> WorkerInit | None:
+    """What a worker_init_fn does; None if it may do something else than to seed random generators
+    and to print. Calls nothing."""
     keywords: dict[str, Any] = {}
     first: list[Any] = []
     while type(function) is functools.partial:
         if any(map(callable, (*function.args, *function.keywords.values()))):
-            return False
+            return None
         first = [*function.args, *first]
         keywords = {**function.keywords, **keywords}
         function = function.func
     if any(function is getattr(sys.modules.get(module), name, None) for module, name in _LIBRARIES):
-        return True
+        return WorkerInit(prints=False)
     if type(function) is not FunctionType:
-        return False
+        return None
     try:
-        return _SeedEvaluator(function, n_workers, keywords).seeds(first)
+        return _SeedEvaluator(function, n_workers, keywords).understood(first)
     except NotUnderstood:
+        return None
+
+
+def prints(loader: Any) -> bool:
+    """Whether a native DataLoader's worker_init_fn prints, and so must be called for each
+    worker."""
+    function = loader.worker_init_fn
+    is_called = loader.num_workers > 0 and loader._feedmill_options().worker_init != "ignore"
+    if function is None or not is_called:
         return False
+    init = understood(function, loader.num_workers)
+    return init is not None and init.prints
 
 
 class _SeedEvaluator(Evaluator):
@@ -97,11 +124,14 @@ class _SeedEvaluator(Evaluator):
         self._keywords = keywords
         self._is_torch_seeded = False
         self._n_seeded = 0
+        self._n_printed = 0
 
-    def seeds(self, first: Sequence[Any]) -> bool:
+    def understood(self, first: Sequence[Any]) -> WorkerInit | None:
         worker = Span(0, self._n_workers - 1)
         self.result([*first, worker], may_end=True)
-        return self._n_seeded > 0
+        if not self._n_seeded and not self._n_printed:
+            return None
+        return WorkerInit(prints=self._n_printed > 0)
 
     def _bind(self, values: Sequence[Any]) -> None:
         arguments = self._definition.node.args
@@ -150,6 +180,23 @@ class _SeedEvaluator(Evaluator):
 
     # ---- values ----------------------------------------------------------------------------------
 
+    def _value(self, node: ast.expr) -> Any:
+        if not isinstance(node, ast.JoinedStr):
+            return super()._value(node)
+        for one in node.values:
+            if isinstance(one, ast.FormattedValue):
+                if one.format_spec is not None:
+                    raise self._error(node, "it formats a text in an unknown way")
+                self._check_printed(node, self._value(one.value))
+        return _TEXT
+
+    def _check_printed(self, node: ast.AST, value: Any) -> None:
+        """Raises NotUnderstood unless a value's text is the same in this process as in a worker."""
+        if type(value) in (str, int, float, bool, type(None), Span):
+            return
+        if value is not _TEXT and value is not _AFFINITY:
+            raise self._error(node, "it prints something else than texts and numbers")
+
     def _call(self, node: ast.Call) -> Any:
         function = self._value(node.func)
         # Of other objects, even to ask for an attribute may run code.
@@ -163,6 +210,13 @@ class _SeedEvaluator(Evaluator):
                 return _STATE
             if function is get_worker_info:
                 return _INFO
+        if type(function) is BuiltinFunctionType and function is builtins.print and not keywords:
+            for one in arguments:
+                self._check_printed(node, one)
+            self._n_printed += 1
+            return None
+        if function is _GET_AFFINITY and not keywords and list(map(type, arguments)) == [int]:
+            return _AFFINITY if arguments == [0] else self._seed(node, function, arguments, {})
         if function is int and not keywords and len(arguments) == 1:
             (one,) = arguments
             if type(one) is Span:
@@ -237,6 +291,8 @@ class _SeedEvaluator(Evaluator):
         raise self._error(node, "it computes a seed in an unknown way")
 
 
+# Not on all systems; here, what a forked worker has as well.
+_GET_AFFINITY = getattr(os, "sched_getaffinity", None)
 _OF_INTS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv, ast.Pow: pow,

@@ -29,7 +29,7 @@ _FORWARDED = (
 )
 _OWN = (
     "_feedmill_iterable", "_feedmill_counters", "_feedmill_log", "_feedmill_recorder",
-    "_feedmill_epoch", "_feedmill_deferred",
+    "_feedmill_epoch", "_feedmill_deferred", "_feedmill_is_begun",
 )
 
 
@@ -49,7 +49,7 @@ def watch(
     returns its report. The wrapper keeps no items. isinstance() sees the wrapper's own type.
 
     A wait is the time inside next(); time in iter() is not counted. If an iterator is wrapped,
-    iter() starts a new epoch.
+    iter() starts a new epoch, unless nothing was requested since the last one.
 
     Args:
         iterable: an iterable or iterator: a DataLoader, a DALI or FFCV loader, a generator, a list.
@@ -87,18 +87,21 @@ class _Watched:
     _feedmill_recorder: Recorder
     _feedmill_epoch: int | None  # an iterator's epoch; None: it starts with the first step
     _feedmill_deferred: str
+    _feedmill_is_begun: bool  # an iterator's epoch, of which nothing was requested yet
 
     def __iter__(self) -> Any:
         with _deferring(self):
             iterator = iter(self._feedmill_iterable)
-        epoch = _begin(self)
-        if iterator is self._feedmill_iterable:
-            object.__setattr__(self, "_feedmill_epoch", epoch)
-            return self
-        return _wrapper(
-            iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder, epoch,
-            self._feedmill_deferred,
-        )
+        if iterator is not self._feedmill_iterable:
+            return _wrapper(
+                iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder,
+                _begin(self), self._feedmill_deferred,
+            )
+        # In comprehensions, Python 3.13 calls iter() of an iterator again.
+        if not self._feedmill_is_begun:
+            object.__setattr__(self, "_feedmill_epoch", _begin(self))
+            object.__setattr__(self, "_feedmill_is_begun", True)
+        return self
 
     def stats(self) -> Stats:
         """Counters of all iterations since watch() was called."""
@@ -168,6 +171,7 @@ def _begin(self: _Watched) -> int:
 
 def _next(self: _Watched) -> Any:
     request_ns = time.monotonic_ns()
+    object.__setattr__(self, "_feedmill_is_begun", False)
     gpu = self._feedmill_counters.gpu
     mark = gpu.request(request_ns)
     try:
@@ -221,7 +225,7 @@ def _wrapper(
     if not any(hasattr(kind, name) for name in ("__iter__", "__next__", "__getitem__")):
         raise TypeError(f"feedmill.watch() needs an iterable or iterator, not {kind.__name__!r}")
     watched = object.__new__(_type_for(tuple(name for name in _FORWARDED if hasattr(kind, name))))
-    values = (iterable, counters, log, recorder, epoch, deferred)
+    values = (iterable, counters, log, recorder, epoch, deferred, epoch is not None)
     for name, value in zip(_OWN, values, strict=True):
         object.__setattr__(watched, name, value)
     return watched
