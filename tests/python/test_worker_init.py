@@ -155,6 +155,17 @@ def test_what_is_printed_once_for_each_worker(
     assert printed[0] == printed[1] and len(printed[0]) == 4
 
 
+def test_hybrid_mode_is_not_for_what_prints(small_folder):
+    small_folder.transform = T.Lambda(lambda image: T.ToTensor()(image.rotate(5).resize((8, 8))))
+    for function, path in ((seed_worker, "hybrid"), (only_prints, "torch")):
+        loader = feedmill.DataLoader(
+            small_folder, 20, num_workers=1, native="hybrid", worker_init_fn=function
+        )
+        list(loader)
+        assert loader.stats().path == path
+    assert "worker_init_fn prints" in loader.explain()
+
+
 # ---- left to torch -------------------------------------------------------------------------------
 
 LOG = []

@@ -31,7 +31,7 @@ _MEANINGS = {"np": "numpy", "numpy": "numpy", "torch": "torch"}
 _CALLED = [
     (module, name, getattr(module, name))
     for module, names in (
-        (np, ("array", "asarray", "copy", "expand_dims", "rollaxis", "uint8")),
+        (np, ("array", "asarray", "expand_dims", "rollaxis", "uint8")),
         (torch, ("from_numpy", "int64", "tensor", "uint8", "zeros")),
     )
     for name in names

@@ -50,6 +50,9 @@ def _recognise(loader: Any) -> Support:
     of_samples = support.reasons if source is None else _uncollated(loader, source)
     reasons += of_samples
     if source is None or of_samples:
+        if options.native == "hybrid" and seeding.prints(loader):
+            hindrances.append("worker_init_fn prints, and native='hybrid' does not call it")
+            reasons += hindrances[-1:]
         is_hybrid = options.native == "hybrid" and not hindrances
         return _hybrid(loader, reasons) if is_hybrid else unsupported(*reasons)
     reasons += source.why_not(loader, has_default_collate(loader))
