@@ -1,6 +1,7 @@
 """Fixtures of the Python tests."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -42,6 +43,10 @@ from feedmill.engine.pool import EnginePool
 from feedmill.planner import comparing
 from feedmill.profiling.counting.records import native_steps
 from feedmill.system import peer_processes
+
+# Python 3.14 starts processes in another way by default, which needs everything to be picklable.
+# Tests of the other ways ask for them.
+multiprocessing.set_start_method("fork", force=True)
 
 
 def pytest_collection_finish():

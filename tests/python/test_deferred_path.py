@@ -350,7 +350,8 @@ def test_loaders_can_be_pickled_and_copied(paths):
 
 def test_pillow_may_be_imported_late(paths):
     script = f"""
-        import sys, feedmill, torch
+        import multiprocessing, feedmill, torch
+        multiprocessing.set_start_method("fork")  # the class can't be pickled
         class Photos:
             def __len__(self): return 6
             def __getitem__(self, index):

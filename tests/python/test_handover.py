@@ -530,8 +530,9 @@ def test_strategy_file_system_of_a_worker():
 SMALL_SHM = """
 import sys
 sys.path[:0] = [{tests!r}]
-import torch
+import multiprocessing, torch
 from test_handover import *
+multiprocessing.set_start_method("fork")  # a fork server needs more file descriptors
 total = 0
 for images, labels in our_batches(DataLoader(Images(96, (3, 224, 224)), 8, num_workers=2)):
     assert images.is_shared()
