@@ -23,7 +23,7 @@ from helpers import (
     native_loader,
     save_jpeg,
 )
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -64,7 +64,7 @@ TRANSFORMS = {
     "before_the_crop": v2.Compose([
         v2.ToImage(), v2.ColorJitter(0.4, 0, 0.9, 0.2), v2.RandomCrop(24), *FLOAT]),
     "before_the_resize": v2.Compose([
-        v2.CenterCrop(50), v2.ToImage(), v2.ColorJitter(*JITTER), v2.RandomResizedCrop(24)]),
+        v2.CenterCrop(48), v2.ToImage(), v2.ColorJitter(*JITTER), v2.RandomResizedCrop(24)]),
 }
 PLATFORM_RESIZES = platform.machine() == "aarch64" or (
     torch.backends.cpu.get_cpu_capability() != "DEFAULT"
@@ -190,6 +190,15 @@ def check_part(name, values, factor, n_layouts=3):
             assert np.array_equal(wanted.permute(1, 2, 0).numpy(), got), (name, F.__name__, factor)
 
 
+def is_even(height, width, channels, n_threads=None):
+    """Whether torch rounds alike in all values of an image whose contrast it changes."""
+    (jitter_op,) = equal_tensor_colors.settled(
+        [jitter(1, 0.5)._replace(arithmetic=TENSOR_V2)])
+    ops = [Op(KINDS["RandomCrop"], height, width, values=(0.0,) * 6), jitter_op]
+    threads = n_threads or torch.get_num_threads()
+    return not equal_tensor_colors.why_uneven(ops, threads, (channels,))
+
+
 SIDES = st.integers(1, 8) | st.integers(1, 90) | st.just(224)
 
 
@@ -201,7 +210,52 @@ SIDES = st.integers(1, 8) | st.integers(1, 90) | st.just(224)
 def test_any_image(name, width, height, channels, low, range_, factor, seed):
     high = min(256, low + range_)
     shape = (height, width, channels)
+    assume(name != "contrast" or is_even(height, width, channels))
     check_part(name, np.random.default_rng(seed).integers(low, high, shape, dtype=np.uint8), factor)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_sizes_in_whose_values_torch_rounds_alike(n_threads):
+    """Where they are found to be even, contrasts equal torch's, for factors with which the rounding
+    matters."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        assert not n_threads == 1 or is_even(224, 224, 3)
+        n_even = 0
+        for height, width in [(15, 1), (4, 4), (5, 7), (33, 31), (224, 224), (227, 227), (250, 250)]:
+            if is_even(height, width, 3, n_threads):
+                n_even += 1
+                for seed in range(4):
+                    values = np.random.default_rng(seed).integers(0, 241, (height, width, 3))
+                    check_part("contrast", values.astype(np.uint8), 1e-6)
+        assert n_even >= 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_uneven_sizes_are_left_to_torch(small_images, monkeypatch):
+    def explained(size, **options):
+        transform = v2.Compose([
+            v2.ToImage(), v2.Resize(size, antialias=True), v2.ColorJitter(contrast=0.5),
+        ])
+        dataset = ImageFolder(str(small_images), transform)
+        return feedmill.DataLoader(dataset, **options).explain()
+
+    asked = []
+
+    def is_even(n_values, n_threads):
+        asked.append((n_values, n_threads))
+        return n_values != 3 * 20 * 30
+
+    monkeypatch.setattr(equal_tensor_colors, "_is_even", is_even)
+    monkeypatch.setattr(equal_tensor_colors, "once", lambda key, compute: compute())
+    assert "native path" in explained((20, 24), num_workers=2)
+    text = explained((20, 30), num_workers=2)
+    assert "20 x 30 pixels, in some values of which torch" in text and "one thread" in text
+    assert asked[-1] == (1800, 1)
+    explained((20, 30))
+    assert asked[-1] == (1800, torch.get_num_threads())
 
 
 def all_colors():

@@ -23,6 +23,7 @@ from feedmill.planner.plan import (
     Op,
     UnsupportedError,
 )
+from feedmill.planner.tensor_colors import changes_contrast, with_sizes
 from feedmill.planner.tensor_warps import AUTOMATIC, KINDS_OF_WARPS
 
 # What the automatic augmentations do beside affine transforms.
@@ -78,6 +79,54 @@ def why_not_ops(ops: Sequence[Op], channels: int) -> list[str]:
     parts = dict.fromkeys(_parts_of(ops, channels))
     reasons = [once(part, partial(_why_not_part, part)) for part in parts]
     return [reason for reason in reasons if reason]
+
+
+def why_uneven(ops: Sequence[Op], n_threads: int, all_channels: Sequence[int] = (3,)) -> str:
+    """The reason against ops of v2 that change contrasts, if torch rounds otherwise in some values
+    of the image than in others; "" if it does not.
+
+    They add one number, the image's mean, to all values. torch's code for what is left behind the
+    last vector of values may round products that it does not round before, and each thread has
+    such values behind its part of the image.
+
+    Args:
+        ops: settled ones.
+        n_threads: with which torch applies them.
+        all_channels: numbers of channels that the image may have before the first op.
+    """
+    for channels in all_channels:
+        for op, size in with_sizes(ops, None):
+            if op.kind == KINDS["Grayscale"]:
+                channels = int(op.values[0])
+            is_of_v2 = op.arithmetic in (TENSOR_V2, TENSOR_V2_FUSED)
+            if not is_of_v2 or not changes_contrast(op) or size is None:
+                continue
+            n_values = channels * size[0] * size[1]
+            key = "values added to", n_values, n_threads
+            if not once(key, partial(_is_even, n_values, n_threads)):
+                threads, need = f"{n_threads} threads", "another size, or num_workers > 0"
+                if n_threads == 1:
+                    threads, need = "one thread", "another size"
+                return (
+                    f"{OP_NAMES[op.kind]} changes the contrast of a tensor of {size[0]} x "
+                    f"{size[1]} pixels, in some values of which torch {torch.__version__}, with "
+                    f"{threads}, rounds otherwise than in others; natively this needs {need}"
+                )
+    return ""
+
+
+def _is_even(n_values: int, n_threads: int) -> bool:
+    """Whether torch adds the product of two numbers to so many values by one rule."""
+    # The sum differs by whether the product is rounded.
+    base, mean, factor = 0.000133, 140.0, 1 - 1e-6
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        values = torch.full((1, 1, n_values), base, dtype=torch.float32)
+        values.add_(torch.full((1, 1, 1), mean, dtype=torch.float32), alpha=factor)
+    finally:
+        torch.set_num_threads(before)
+    return bool((values == values[0, 0, 0]).all())
 
 
 # ---- torch's additions ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
-from feedmill.planner import pil_collates, seeding
+from feedmill.planner import equal_tensor_colors, pil_collates, seeding
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
@@ -76,6 +76,11 @@ def _recognise(loader: Any) -> Support:
             f"the transform resizes float tensors, which natively stay of torch.float32; leave out "
             f"dtype={options.dtype}"
         )
+    n_threads = 1 if loader.num_workers > 0 else torch.get_num_threads()
+    for view in source.native_plan.views:
+        channels = (3,) if source.arrays is None else (3, 1)
+        if reason := equal_tensor_colors.why_uneven(view.ops, n_threads, channels):
+            return unsupported(reason)
     memory_format = options.memory_format
     if gives_pil(source):
         memory_format = pil_collates.memory_format_of(loader.collate_fn) or memory_format

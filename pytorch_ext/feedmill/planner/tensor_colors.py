@@ -103,7 +103,7 @@ def why_not_sizes(ops: Sequence[Op], size: tuple[int, int] | None) -> str:
     """
     for op, size_before in with_sizes(ops, size):
         name = OP_NAMES[op.kind]
-        if op.arithmetic and _changes_contrast(op):
+        if op.arithmetic and changes_contrast(op):
             if size_before is None or size_before[0] * size_before[1] > _MOST_SUMMED_PX:
                 return (
                     f"{name} changes the contrast of a tensor that may have more than "
@@ -134,7 +134,8 @@ def with_sizes(
             size = None
 
 
-def _changes_contrast(op: Op) -> bool:
+def changes_contrast(op: Op) -> bool:
+    """Whether an op may change the contrast of an image."""
     if op.kind == KINDS["ColorJitter"]:
         return bool(int(op.values[8]) & _CONTRAST)
     return op.kind in tensor_warps.AUTOMATIC
