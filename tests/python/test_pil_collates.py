@@ -1,13 +1,15 @@
 """Collate functions that make a batch of PIL images, as NVIDIA's fast_collate."""
 
 import functools
+import importlib.util
+import inspect
 
 import feedmill
 import numpy as np
 import pytest
 import torch
 from feedmill.planner import pil_collates
-from helpers import pixels, save_jpeg
+from helpers import Views, pixels, save_jpeg
 from nvidia_collates import fast_collate, format_first, without_format
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -22,22 +24,27 @@ class Owner:
     collate_fn = staticmethod(without_format)
 
 
-def upside_down(batch, memory_format):
+FORMAT = ".contiguous(\n        memory_format=memory_format\n    )"
+CONVERSION = "        nump_array = np.asarray(img, dtype=np.uint8)\n"
+
+
+def variant(tmp_path, *changes):
+    """format_first() with other lines, in a file of its own."""
+    source = inspect.getsource(format_first)
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    path = tmp_path / f"variant_{len(list(tmp_path.iterdir()))}.py"
+    path.write_text(f"import numpy as np\nimport torch\n\n\n{source}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.format_first
+
+
+def upside_down(memory_format, batch):
     """Not fast_collate: it turns the images."""
-    imgs = [img[0] for img in batch]
-    targets = torch.tensor([target[1] for target in batch], dtype=torch.int64)
-    w = imgs[0].size[0]
-    h = imgs[0].size[1]
-    tensor = torch.zeros((len(imgs), 3, h, w), dtype=torch.uint8).contiguous(
-        memory_format=memory_format
-    )
-    for i, img in enumerate(imgs):
-        nump_array = np.asarray(img, dtype=np.uint8)[::-1]
-        if nump_array.ndim < 3:
-            nump_array = np.expand_dims(nump_array, axis=-1)
-        nump_array = np.rollaxis(nump_array, 2)
-        tensor[i] += torch.from_numpy(nump_array.copy())
-    return tensor, targets
+    return format_first(memory_format, [(image.rotate(180), target) for image, target in batch])
 
 
 def bound_in_branches(is_last):
@@ -118,7 +125,36 @@ def test_batches_are_torchs(folder, collate_fn, transform, num_workers):
     check(ImageFolder(folder, transform), collate_fn, num_workers=num_workers)
 
 
-def test_the_image_alone_is_verified(folder):
+COPIES = {"none": "nump_array", "method": "nump_array.copy()", "array": "np.array(nump_array)"}
+
+
+@pytest.mark.parametrize("has_format", [False, True])
+@pytest.mark.parametrize("has_tensor", [False, True])
+@pytest.mark.parametrize("copies", COPIES.values(), ids=COPIES)
+def test_every_known_body(folder, tmp_path_factory, copies, has_tensor, has_format):
+    changes = [("nump_array.copy()", copies)]
+    if has_tensor:
+        changes.append((CONVERSION, f"{CONVERSION}        tens = torch.from_numpy(nump_array)\n"))
+    if not has_format:
+        changes.append((FORMAT, ""))
+    function = variant(tmp_path_factory.mktemp("variants"), *changes)
+    layout = torch.channels_last if has_format else torch.contiguous_format
+    collate_fn = functools.partial(function, torch.channels_last)
+    assert pil_collates.memory_format_of(collate_fn) is layout
+    check(ImageFolder(folder, TESTING), collate_fn)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    (CONVERSION, CONVERSION.rstrip() + "[::-1]\n"),
+    ("dtype=torch.int64", "dtype=torch.int32"), ("(len(imgs), 3, h, w)", "(len(imgs), 3, w, h)"),
+    ("return tensor, targets", "return targets, tensor"), ("img[0] for", "img[-1] for"),
+])
+def test_changed_bodies_are_not_known(tmp_path, old, new):
+    collate_fn = functools.partial(variant(tmp_path, (old, new)), LAYOUTS[0])
+    assert pil_collates.memory_format_of(collate_fn) is None
+
+
+def test_samples_are_verified(folder):
     loader = feedmill.DataLoader(
         ImageFolder(folder, TRAINING), 4, collate_fn=without_format, native="verify"
     )
@@ -147,8 +183,8 @@ def test_targets_of_other_types(folder, num_workers):
 
 
 @pytest.mark.parametrize("collate_fn", [
-    None, list, functools.partial(upside_down, memory_format=LAYOUTS[0]),
-    functools.partial(format_first, torch.preserve_format), lambda b: upside_down(b, LAYOUTS[0]),
+    None, list, functools.partial(upside_down, LAYOUTS[0]),
+    functools.partial(format_first, torch.preserve_format), lambda b: upside_down(LAYOUTS[0], b),
     bound_later(), bound_by_its_own_statement(), lambda b: without_format(b + b),
     lambda b: without_format(b)[0], lambda b: b and without_format(b), lambda b: without_format,
     lambda *b: without_format(*b), lambda b: fast_collate(b), lambda b, c: without_format(b),
@@ -166,8 +202,8 @@ def test_other_images_are_left_to_torch(folder):
     for options in ({"dtype": torch.float16}, {"memory_format": torch.channels_last}):
         dataset = ImageFolder(folder, TESTING)
         assert "the samples are PIL images" in reasons_of(dataset, without_format, **options)
-    both = ImageFolder(folder, T.Lambda(lambda image: [TESTING(image), TRAINING(image)]))
-    assert "native: possible" not in reasons_of(both, without_format)
+    both = ImageFolder(folder, Views(TESTING, TRAINING))
+    assert "does not end in a tensor" in reasons_of(both, without_format)
 
 
 @pytest.mark.parametrize("name", ["asarray", "rollaxis"])
@@ -192,7 +228,7 @@ def test_other_globals_are_followed(folder, monkeypatch):
 def test_hybrid_still_calls_any_function(folder):
     """PIL images that only the user's own collate_fn can collate."""
     dataset = ImageFolder(folder, TESTING)
-    collate_fn = functools.partial(upside_down, memory_format=LAYOUTS[0])
+    collate_fn = functools.partial(upside_down, LAYOUTS[0])
     want = list(DataLoader(dataset, 4, collate_fn=collate_fn))
     loader = feedmill.DataLoader(dataset, 4, collate_fn=collate_fn, native="hybrid")
     for (images, targets), batch in zip(want, loader, strict=True):

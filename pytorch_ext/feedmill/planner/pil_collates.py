@@ -20,13 +20,17 @@ from feedmill.planner import fingerprints
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.evaluating import Evaluator
 
-# Its versions differ in whether the batch is laid out, and in copies of a sample that they make.
-_BODIES = frozenset({
+# Hashes of its versions' bodies, which differ in how they copy a sample: of those that make
+# contiguous batches, and of those that make them in the memory format that they get.
+_CONTIGUOUS = frozenset({
     "593aeee484daa013", "4f7ec81891581fe2", "0fc35b04aee67f2c", "e5b401d972642786",
-    "8509311c5f77b6f6", "7053d0e163692b0b", "eae97945ad963529", "506bd629ebaea490",
-    "43e3a0d53ad80a37", "466e073d9e7098bb", "5b37a3cdff34d18c", "244ca04417afb6da",
+    "8509311c5f77b6f6", "7053d0e163692b0b",
 })
-_MEANINGS = {"np": "numpy", "numpy": "numpy", "torch": "torch"}
+_IN_GIVEN_FORMAT = frozenset({
+    "eae97945ad963529", "506bd629ebaea490", "43e3a0d53ad80a37", "466e073d9e7098bb",
+    "5b37a3cdff34d18c", "244ca04417afb6da",
+})
+_MEANINGS = {"np": "numpy", "torch": "torch"}
 # What it calls, as it was when this module was imported.
 _CALLED = [
     (module, name, getattr(module, name))
@@ -76,7 +80,8 @@ def memory_format_of(collate_fn: Any) -> torch.memory_format | None:
 def _collated(function: FunctionType, arguments: list[Any]) -> _Collated | None:
     """What a call of fast_collate returns; None if the function is another one. Raises
     NotUnderstood."""
-    if not fingerprints.has_known_body(function, _BODIES, _MEANINGS):
+    has_format = fingerprints.has_known_body(function, _IN_GIVEN_FORMAT, _MEANINGS)
+    if not has_format and not fingerprints.has_known_body(function, _CONTIGUOUS, _MEANINGS):
         return None
     if any(getattr(module, name, None) is not value for module, name, value in _CALLED):
         raise NotUnderstood("a function that it calls was replaced")
@@ -88,7 +93,7 @@ def _collated(function: FunctionType, arguments: list[Any]) -> _Collated | None:
         raise NotUnderstood("it is called with other arguments")
     if type(values.pop("batch", None)) is not _Batch or values.keys() - {"memory_format"}:
         raise NotUnderstood("it is called with other arguments")
-    memory_format = values.get("memory_format", torch.contiguous_format)
+    memory_format = values["memory_format"] if has_format else torch.contiguous_format
     if not any(memory_format is one for one in _FORMATS):
         raise NotUnderstood("it is called with another memory format")
     return _Collated(memory_format)

@@ -215,8 +215,10 @@ class _SeedEvaluator(Evaluator):
                 self._check_printed(node, one)
             self._n_printed += 1
             return None
-        if function is _GET_AFFINITY and not keywords and list(map(type, arguments)) == [int]:
-            return _AFFINITY if arguments == [0] else self._seed(node, function, arguments, {})
+        if function is _GET_AFFINITY and not keywords and len(arguments) == 1:
+            (one,) = arguments
+            if type(one) is int and one == 0:
+                return _AFFINITY
         if function is int and not keywords and len(arguments) == 1:
             (one,) = arguments
             if type(one) is Span:
@@ -291,7 +293,7 @@ class _SeedEvaluator(Evaluator):
         raise self._error(node, "it computes a seed in an unknown way")
 
 
-# Not on all systems; here, what a forked worker has as well.
+# None on systems without it. A worker process may use the same CPUs as this one.
 _GET_AFFINITY = getattr(os, "sched_getaffinity", None)
 _OF_INTS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,

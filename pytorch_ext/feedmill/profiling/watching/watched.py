@@ -87,7 +87,7 @@ class _Watched:
     _feedmill_recorder: Recorder
     _feedmill_epoch: int | None  # an iterator's epoch; None: it starts with the first step
     _feedmill_deferred: str
-    _feedmill_is_begun: bool  # an iterator's epoch, of which nothing was requested yet
+    _feedmill_is_begun: bool  # iter() of an iterator began an epoch, and next() was not called yet
 
     def __iter__(self) -> Any:
         with _deferring(self):
