@@ -410,12 +410,23 @@ KILLED = """
 import signal, sys
 sys.path[:0] = [{tests!r}]
 from test_handover import *
+
+
+class Dying(Images):
+    # Not killed from outside: a worker that dies with the lock of torch's multiprocessing.Event
+    # makes torch's iterator wait forever.
+    def __getitem__(self, i):
+        if i == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+
 try:
     with handing_over():
-        iterator = iter(DataLoader(Images(400), batch_size=4, num_workers=1))
+        iterator = iter(DataLoader(Dying(400), batch_size=4, num_workers=1))
         images, _ = next(iterator)
         assert received._senders
-        os.kill(iterator._workers[0].pid, signal.SIGKILL)
+        next(iterator)  # asks for the batch of image 12
         iterator._workers[0].join()  # until then, torch may raise the pipe's error
         for _ in iterator:
             time.sleep(0.01)
