@@ -253,8 +253,8 @@ typedef enum fm_sampling {
  *                            cropped. The result is a square
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
- * n_children are direct children and the others are contained in those. A contained op must not
- * change an image's size. RANDOM_ERASING must be the last op.
+ * n_children are direct children and the others are contained in those. RANDOM_ERASING must be the
+ * last op, and contained in none.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -323,7 +323,7 @@ typedef struct fm_float_resize {
  * The transform of decoded images. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW,
  * mean 0 and std 1. The arrays are copied at open.
  * The ops must give all images the same size, by a resize to a fixed size or a crop; else
- * fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64 ops, of which at most one may resize.
+ * fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64 ops.
  */
 typedef struct fm_transform {
     const fm_op *ops;

@@ -42,6 +42,11 @@ int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32
     return FM_OK;
 }
 
+void fm_augment_set_resize(fm_augment *augment, fm_augment_resize_fn resize, void *context) {
+    augment->resize = resize;
+    augment->resize_context = context;
+}
+
 void fm_augment_close(fm_augment **augment) {
     if (!augment || !*augment) return;
     fm_mem_free((*augment)->memory[0]);
@@ -426,6 +431,8 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_RESIZE_KEEP_RATIO:
     case FM_OP_HALVING_CENTER_CROP:
     case FM_OP_RANDOM_RESIZED_CROP:
+        if (augment->resize) return augment->resize(augment->resize_context, ops, draws, error);
+        /* fall through */
     case FM_OP_RANDOM_ERASING:
         return fm_error_set(error, FM_ERR_STATE,
                             "op kind %d can't be applied to an image in memory", (int)ops->kind);

@@ -23,6 +23,14 @@ typedef struct fm_augment fm_augment;
 int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32_t most_side,
                     bool blurs, fm_mem_counter *counter, fm_error *error);
 
+/* Replaces the current image by what op, which resizes, makes of it with the parameters draw.
+ * Returns as fm_augment_apply(). */
+typedef int (*fm_augment_resize_fn)(void *context, const fm_op *op, const fm_draw *draw,
+                                    fm_error *error);
+
+/* Sets what fm_augment_apply() calls for ops that resize. */
+void fm_augment_set_resize(fm_augment *augment, fm_augment_resize_fn resize, void *context);
+
 /* How much memory fm_augment_open() allocates. */
 uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side, bool blurs);
 
@@ -46,8 +54,9 @@ int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *
 
 /*
  * Applies ops[0] with the parameters draws[0], including the ops that it holds. Supports all ops
- * except Resize, RandomResizedCrop and RandomErasing (FM_ERR_STATE). FM_ERR_LIMIT if the result is
- * too large, a crop exceeds the image, or an image to blur is too wide; the image is lost then.
+ * except RandomErasing (FM_ERR_STATE), and those that resize after fm_augment_set_resize() only.
+ * FM_ERR_LIMIT if the result is too large, a crop exceeds the image, or an image to blur is too
+ * wide; the image is lost then.
  */
 int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws, fm_error *error);
 

@@ -23,6 +23,8 @@ struct fm_augment {
     int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
     fm_image image;                   /* the current image */
     int at;                           /* index of its buffer; -1: the caller owns its pixels */
+    fm_augment_resize_fn resize;      /* NULL: no op resizes */
+    void *resize_context;
 };
 
 /* The buffer that does not hold the current image. */

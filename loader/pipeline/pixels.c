@@ -5,6 +5,7 @@
 
 #include "augment/augment.h"
 #include "pipeline/erasing.h"
+#include "transform/coeffs.h"
 #include "transform/op_check.h"
 #include "transform/scaled.h"
 #include "transform/store.h"
@@ -18,8 +19,8 @@ struct fm_pixels {
     fm_plan front; /* the resample's plan: *plan, or with augmentations its ops before them */
     fm_resample *resample;
     fm_augment *augment; /* NULL without augmentations */
-    fm_plan late_plan;
-    fm_resample *late; /* resizes between augmentations; NULL if no op does */
+    fm_plan late_plan;   /* of one op at a time */
+    fm_resample *late;   /* resizes images in memory; NULL if no op does */
     fm_store store;
     void *out;
     bool has_streams; /* the sample was drawn from streams */
@@ -28,55 +29,6 @@ struct fm_pixels {
 };
 
 static size_t most_bytes(const fm_plan *plan) { return 3 * (size_t)plan->most_px; }
-
-uint64_t fm_pixels_scratch_bytes(const fm_plan *plan) {
-    return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE, plan->blurs)
-                          : 0;
-}
-
-/* With augmentations the resample writes an R G B image in memory, not the batch's values. */
-static void plan_front(fm_plan *front) {
-    front->dtype = FM_UINT8;
-    front->layout = FM_NHWC;
-    front->channels = 3;
-    front->stream = false;
-    front->out_width = front->front_width ? front->front_width : LIKELY_SIDE;
-    front->out_height = front->front_height ? front->front_height : LIKELY_SIDE;
-    front->sample_bytes = 3 * (size_t)front->out_width * (size_t)front->out_height;
-}
-
-int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter, fm_error *error) {
-    fm_cpu_tier tier;
-    *out = NULL;
-    int status = fm_cpu_tier_get(&tier, error);
-    if (status) return status;
-    fm_pixels *const pixels = fm_mem_zalloc(counter, 1, sizeof(*pixels));
-    *out = pixels;
-    if (!pixels) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a thread's pixels");
-    pixels->plan = plan;
-    pixels->front = *plan;
-    if (plan->augments) plan_front(&pixels->front);
-    fm_store_init(&pixels->store, plan, tier);
-    status = fm_resample_open(&pixels->resample, &pixels->front, counter, error);
-    if (!status && plan->augments)
-        status = fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, plan->blurs,
-                                 counter, error);
-    if (!status && plan->resizes_late) {
-        pixels->late_plan = pixels->front;
-        status = fm_resample_open(&pixels->late, &pixels->late_plan, counter, error);
-    }
-    if (status) fm_pixels_close(out);
-    return status;
-}
-
-void fm_pixels_close(fm_pixels **pixels) {
-    if (!pixels || !*pixels) return;
-    fm_resample_close(&(*pixels)->resample);
-    fm_resample_close(&(*pixels)->late);
-    fm_augment_close(&(*pixels)->augment);
-    fm_mem_free(*pixels);
-    *pixels = NULL;
-}
 
 fm_resample *fm_pixels_resample(fm_pixels *pixels) { return pixels->resample; }
 
@@ -179,8 +131,11 @@ static int halve_and_crop(fm_pixels *pixels, const fm_op *op, const fm_draw *dra
     return resample_late(pixels, &geometry, error);
 }
 
-/* Applies an op that resizes and follows other ones to the current image. */
-static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, fm_error *error) {
+/* fm_augment_resize_fn: applies an op that resizes to the current image. */
+static int resize_late(void *context, const fm_op *op, const fm_draw *draw, fm_error *error) {
+    fm_pixels *const pixels = context;
+    pixels->late_plan.filter = op->filter;
+    pixels->late_plan.second_filter = fm_op_second_filter(op);
     if (op->kind == FM_OP_HALVING_CENTER_CROP) return halve_and_crop(pixels, op, draw, error);
     const fm_image in = *fm_augment_image(pixels->augment);
     const bool crops = op->kind == FM_OP_RANDOM_RESIZED_CROP;
@@ -201,10 +156,8 @@ static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
     const size_t n = plan->n_ops - plan->erases;
     for (size_t i = first; i < n; i += 1 + (size_t)plan->ops[i].n_within) {
-        const fm_op *const op = &plan->ops[i];
-        const int status = fm_op_resizes(op)
-                               ? resize_late(pixels, op, pixels->draws + i, error)
-                               : fm_augment_apply(pixels->augment, op, pixels->draws + i, error);
+        const int status =
+            fm_augment_apply(pixels->augment, &plan->ops[i], pixels->draws + i, error);
         if (status) return status;
     }
     const int status = store_image(pixels, fm_augment_image(pixels->augment), error);
@@ -303,4 +256,66 @@ int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px
     if (!status) status = fm_augment_begin_with(pixels->augment, &image, error);
     pixels->out = out;
     return status ? status : finish(pixels, 0, error);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+uint64_t fm_pixels_scratch_bytes(const fm_plan *plan) {
+    return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE, plan->blurs)
+                          : 0;
+}
+
+/* With augmentations the resample writes an R G B image in memory, not the batch's values. */
+static void plan_front(fm_plan *front) {
+    front->dtype = FM_UINT8;
+    front->layout = FM_NHWC;
+    front->channels = 3;
+    front->stream = false;
+    front->out_width = front->front_width ? front->front_width : LIKELY_SIDE;
+    front->out_height = front->front_height ? front->front_height : LIKELY_SIDE;
+    front->sample_bytes = 3 * (size_t)front->out_width * (size_t)front->out_height;
+}
+
+/* Opens what resizes images in memory, with scratch memory for the widest filter. */
+static int open_late(fm_pixels *pixels, fm_mem_counter *counter, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    pixels->late_plan = pixels->front;
+    fm_filter widest = plan->filter;
+    for (size_t i = plan->n_front; i < plan->n_ops; i++)
+        if (fm_op_resizes(&plan->ops[i]))
+            widest = fm_coeffs_wider(
+                widest, fm_coeffs_wider(plan->ops[i].filter, fm_op_second_filter(&plan->ops[i])));
+    pixels->late_plan.filter = pixels->late_plan.second_filter = widest;
+    fm_augment_set_resize(pixels->augment, resize_late, pixels);
+    return fm_resample_open(&pixels->late, &pixels->late_plan, counter, error);
+}
+
+int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter, fm_error *error) {
+    fm_cpu_tier tier;
+    *out = NULL;
+    int status = fm_cpu_tier_get(&tier, error);
+    if (status) return status;
+    fm_pixels *const pixels = fm_mem_zalloc(counter, 1, sizeof(*pixels));
+    *out = pixels;
+    if (!pixels) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a thread's pixels");
+    pixels->plan = plan;
+    pixels->front = *plan;
+    if (plan->augments) plan_front(&pixels->front);
+    fm_store_init(&pixels->store, plan, tier);
+    status = fm_resample_open(&pixels->resample, &pixels->front, counter, error);
+    if (!status && plan->augments)
+        status = fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, plan->blurs,
+                                 counter, error);
+    if (!status && plan->resizes_late) status = open_late(pixels, counter, error);
+    if (status) fm_pixels_close(out);
+    return status;
+}
+
+void fm_pixels_close(fm_pixels **pixels) {
+    if (!pixels || !*pixels) return;
+    fm_resample_close(&(*pixels)->resample);
+    fm_resample_close(&(*pixels)->late);
+    fm_augment_close(&(*pixels)->augment);
+    fm_mem_free(*pixels);
+    *pixels = NULL;
 }

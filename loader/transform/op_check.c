@@ -397,7 +397,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's
- * size and type. */
+ * type. */
 static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
     const fm_op *const op = &ops[number];
     const int32_t most = op->kind == FM_OP_RANDOM_APPLY ? FM_MAX_OPS : FM_MAX_CHILDREN;
@@ -416,11 +416,10 @@ static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_erro
                             number, fm_op_kind_name(op->kind), (int)op->n_children,
                             (int)op->n_within, n_ops - number - 1, (int)least, (int)most);
     for (size_t i = number + 1; i < end; i++)
-        if (fm_op_changes_size(&ops[i]) || ops[i].kind == FM_OP_GRAYSCALE ||
-            ops[i].kind == FM_OP_RANDOM_ERASING)
+        if (ops[i].kind == FM_OP_GRAYSCALE || ops[i].kind == FM_OP_RANDOM_ERASING)
             return fm_error_set(error, FM_ERR_ARGUMENT,
                                 "op %zu (%s) is within op %zu (%s), where ops must not change "
-                                "sizes or types",
+                                "types",
                                 i, fm_op_kind_name(ops[i].kind), number, fm_op_kind_name(op->kind));
     return FM_OK;
 }

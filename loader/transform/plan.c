@@ -34,7 +34,7 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
         if (op->kind == FM_OP_HALVING_CENTER_CROP) break;
         if (op->kind == FM_OP_CENTER_CROP && !pads_zeros(op)) break;
         if (pads(op) && (!pads_zeros(op) || (resized && cropped))) break;
-        if (fm_op_resizes(op) && padded) break;
+        if (fm_op_resizes(op) && (padded || resized)) break;
         resized = resized || fm_op_resizes(op);
         cropped = cropped || (resized && !fm_op_resizes(op) && fm_op_changes_size(op));
         padded = padded || pads(op);
@@ -43,8 +43,7 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
 }
 
 /* Checks one op by itself and together with the ops before it, and updates the plan. */
-static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const fm_op **resize,
-                  fm_error *error) {
+static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, fm_error *error) {
     const fm_op *const op = &transform->ops[i];
     const int status = fm_op_check(i, transform->ops, transform->n_ops, error);
     if (status) return status;
@@ -66,15 +65,11 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
                                 fm_op_kind_name(op->kind));
     }
     if (fm_op_resizes(op)) {
-        if (*resize)
-            return fm_error_set(error, FM_ERR_ARGUMENT,
-                                "op %zu (%s) resizes after op %zu (%s) did; at most one op may", i,
-                                fm_op_kind_name(op->kind), (size_t)(*resize - transform->ops),
-                                fm_op_kind_name((*resize)->kind));
-        plan->resizes_late = i >= plan->n_front;
-        *resize = op;
-        plan->filter = op->filter;
-        plan->second_filter = fm_op_second_filter(op);
+        plan->resizes_late = plan->resizes_late || i >= plan->n_front;
+        if (plan->n_resizes++ == 0) {
+            plan->filter = op->filter;
+            plan->second_filter = fm_op_second_filter(op);
+        }
     }
     return FM_OK;
 }
@@ -102,26 +97,72 @@ static size_t first_in_memory(const fm_plan *plan) {
     return 0;
 }
 
+static void note_image(fm_plan *plan, int32_t width, int32_t height) {
+    const uint64_t n_px = width ? (uint64_t)width * (uint64_t)height : FM_PLAN_MAX_PX;
+    plan->most_px = n_px > plan->most_px ? n_px : plan->most_px;
+}
+
+static int size_after(fm_plan *plan, size_t i, int32_t *width, int32_t *height, fm_error *error);
+
+/* size_after() for an op that holds ops. The size is known if it is the same whatever is drawn. */
+static int size_after_children(fm_plan *plan, size_t i, int32_t *width, int32_t *height,
+                               fm_error *error) {
+    const fm_op *const op = &plan->ops[i];
+    const int32_t in_width = *width, in_height = *height;
+    int32_t child_width = in_width, child_height = in_height;
+    bool is_known = true;
+    size_t child = i + 1;
+    for (int32_t k = 0; k < op->n_children; k++, child += 1 + (size_t)plan->ops[child].n_within) {
+        const int32_t before_width = child_width, before_height = child_height;
+        if (op->kind != FM_OP_RANDOM_APPLY) {
+            child_width = in_width;
+            child_height = in_height;
+        }
+        const int status = size_after(plan, child, &child_width, &child_height, error);
+        if (status) return status;
+        const bool is_compared =
+            op->kind == FM_OP_RANDOM_ORDER || (op->kind == FM_OP_RANDOM_CHOICE && k > 0);
+        if (is_compared && (child_width != before_width || child_height != before_height))
+            is_known = false;
+    }
+    const bool is_optional = op->kind == FM_OP_RANDOM_APPLY && op->values[0] == 0;
+    if (is_optional && (child_width != in_width || child_height != in_height)) is_known = false;
+    *width = is_known ? child_width : 0;
+    *height = is_known ? child_height : 0;
+    return FM_OK;
+}
+
+/* Replaces the size of the image that op i gets by that of its result, as far as it does not depend
+ * on the image, and notes how large images in memory are. */
+static int size_after(fm_plan *plan, size_t i, int32_t *width, int32_t *height, fm_error *error) {
+    const fm_op *const op = &plan->ops[i];
+    if (i >= first_in_memory(plan)) note_image(plan, *width, *height);
+    if (fm_op_holds_ops(op)) {
+        const int status = size_after_children(plan, i, width, height, error);
+        if (status) return status;
+    } else {
+        update_size(op, width, height);
+    }
+    if (*width > FM_MAX_SIDE || *height > FM_MAX_SIDE)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s) gives %d x %d pixels; at most %d a side are allowed", i,
+                            fm_op_kind_name(op->kind), (int)*width, (int)*height, FM_MAX_SIDE);
+    return FM_OK;
+}
+
 /* Works out the sizes of images between ops, as far as they do not depend on the image. */
 static int compute_sizes(fm_plan *plan, fm_error *error) {
     int32_t width = plan->in_width, height = plan->in_height;
-    for (size_t i = 0; i <= plan->n_ops; i++) {
+    for (size_t i = 0;; i += 1 + (size_t)plan->ops[i].n_within) {
         if (i == plan->n_front) {
             plan->front_width = width;
             plan->front_height = height;
         }
-        if (i >= first_in_memory(plan)) {
-            const uint64_t n_px = width ? (uint64_t)width * (uint64_t)height : FM_PLAN_MAX_PX;
-            plan->most_px = n_px > plan->most_px ? n_px : plan->most_px;
-        }
         if (i == plan->n_ops) break;
-        update_size(&plan->ops[i], &width, &height);
-        if (width > FM_MAX_SIDE || height > FM_MAX_SIDE)
-            return fm_error_set(error, FM_ERR_ARGUMENT,
-                                "op %zu (%s) gives %d x %d pixels; at most %d a side are allowed",
-                                i, fm_op_kind_name(plan->ops[i].kind), (int)width, (int)height,
-                                FM_MAX_SIDE);
+        const int status = size_after(plan, i, &width, &height, error);
+        if (status) return status;
     }
+    if (plan->n_ops >= first_in_memory(plan)) note_image(plan, width, height);
     plan->out_width = width;
     plan->out_height = height;
     return FM_OK;
@@ -133,6 +174,12 @@ static int refuse_sizes(const fm_plan *plan, fm_error *error) {
     for (size_t i = 0; i < plan->n_ops; i++)
         if (fm_op_changes_size(&plan->ops[i]) && plan->ops[i].kind != FM_OP_PAD)
             last = &plan->ops[i];
+    if (last && last->kind != FM_OP_RESIZE_KEEP_RATIO && last->width)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s) is applied to some images only, or after ops in a random "
+                            "order, so that the result's size depends on what is drawn; add a "
+                            "Resize or a crop to a fixed size after it",
+                            (size_t)(last - plan->ops), fm_op_kind_name(last->kind));
     if (!last)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "no op gives all images one size; add a CenterCrop, a "
@@ -150,11 +197,10 @@ static int add_ops(fm_plan *plan, const fm_transform *transform, fm_error *error
                             transform->n_ops, FM_MAX_OPS);
     if (transform->n_ops && !transform->ops)
         return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops, but ops is NULL", transform->n_ops);
-    const fm_op *resize = NULL; /* the op that resizes */
     plan->channels = plan->in_channels;
     plan->n_front = count_front(transform->ops, transform->n_ops);
     for (size_t i = 0; i < transform->n_ops; i++) {
-        const int status = add_op(plan, transform, i, &resize, error);
+        const int status = add_op(plan, transform, i, error);
         if (status) return status;
         plan->ops[i] = transform->ops[i];
     }
@@ -211,6 +257,10 @@ static void set_value(fm_plan *plan, int channel, int i, float value) {
 static int init_float_resize(fm_plan *plan, const fm_transform *transform, fm_error *error) {
     const fm_float_resize *const resize = &transform->float_resize;
     if (transform->resize_order != FM_RESIZE_TORCH_FLOAT) return FM_OK;
+    if (plan->n_resizes > 1)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "resize_order %d, and %d ops that resize; at most one may",
+                            FM_RESIZE_TORCH_FLOAT, (int)plan->n_resizes);
     if (plan->filter != FM_FILTER_BILINEAR || plan->second_filter != FM_FILTER_BILINEAR)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "resize_order %d needs the filter bilinear, %d; it is %d",

@@ -18,7 +18,8 @@ typedef struct fm_plan {
      * writes the front image, to which the other ops are applied. */
     size_t n_front;
     bool augments;                     /* there are other ops */
-    bool resizes_late;                 /* one of the other ops resizes */
+    int32_t n_resizes;                 /* ops that resize */
+    bool resizes_late;                 /* of these, some are among the other ops */
     bool erases;                       /* the last op is RANDOM_ERASING */
     bool blurs;                        /* an op may blur */
     int32_t front_width, front_height; /* of the front image; 0 if it depends on the sample */
@@ -29,7 +30,7 @@ typedef struct fm_plan {
     int32_t in_width, in_height; /* of every input image; 0: any */
     fm_dtype dtype;
     fm_layout layout;
-    fm_filter filter;        /* of the op that resizes */
+    fm_filter filter;        /* of the first op that resizes */
     fm_filter second_filter; /* the one that it may draw instead; if none, the same as `filter` */
     fm_resize_order resize_order;
     bool resizes_floats; /* FM_RESIZE_TORCH_FLOAT */

@@ -100,6 +100,15 @@ SIZED = [
     "RandomResizedCrop(24)", "T.Resize((26, 22))", "T.Resize(26), T.RandomCrop(24)",
     "T.Resize((30, 26)), T.RandomCrop({size}, padding={n}, pad_if_needed=True)",
     "T.Resize(26), T.CenterCrop(22)", "T.RandomCrop((50, 51), pad_if_needed=True)",
+    "T.Resize(40), T.RandomResizedCrop({size})", "T.Resize({n} * 10), T.RandomHorizontalFlip(), T.Resize({size})",
+    "T.RandomApply([T.RandomResizedCrop(29)], {p}), T.Resize({size})",
+    "T.RandomChoice([T.Resize((24, 20)), T.RandomResizedCrop((24, 20)), T.Compose([T.Resize(30), T.CenterCrop((24, 20))])])",
+]
+# For images that get their size later.
+RESIZES = [
+    "T.Resize({n} * 12)", "T.RandomResizedCrop({size})", "T.CenterCrop({n} * 15)",
+    "T.RandomCrop({size}, padding={n}, pad_if_needed=True)", "T.Pad({n})",
+    "T.Resize({size}, v1.InterpolationMode.NEAREST)",
 ]
 LAST = [
     "v1.ToTensor()",
@@ -124,21 +133,25 @@ def transform_text(choose):
         return text.format(p=choose.choice((0, 0.1, 0.3, 0.5, 0.8, 1)),
                            n=choose.choice((1, 2, 3, 4)), size=size)
 
-    def step(depth, of_tensors=False):
+    def step(depth, of_tensors=False, resizes=False):
         kind = choose.random()
         if depth < 2 and kind < 0.25:
-            steps = ", ".join(step(depth + 1, of_tensors) for _ in range(choose.choice((1, 2, 3))))
+            steps = ", ".join(step(depth + 1, of_tensors, resizes)
+                              for _ in range(choose.choice((1, 2, 3))))
             return choose.choice((
                 f"T.RandomApply([{steps}], {filled('{p}')})", f"T.RandomOrder([{steps}])",
                 f"T.RandomChoice([{steps}])", f"T.Compose([{steps}])",
             ))
         if of_tensors:
             return filled(choose.choice(OF_TENSORS))
+        if resizes and choose.random() < 0.3:
+            return filled(choose.choice(RESIZES))
         return filled(choose.choice(RARE if kind > 0.95 else OF_IMAGES))
 
-    steps = [step(0) for _ in range(choose.choice((0, 1, 1, 2, 2, 3, 4)))]
+    is_first = choose.random() < 0.5
+    steps = [step(0, resizes=not is_first) for _ in range(choose.choice((0, 1, 1, 2, 2, 3, 4)))]
     sized = filled(choose.choice(SIZED))
-    steps = choose.choice(([sized, *steps], [*steps, sized]))
+    steps = [sized, *steps] if is_first else [*steps, sized]
     last = filled(choose.choice(RARE_LAST if choose.random() < 0.05 else LAST))
     if choose.random() < 0.2:
         to_bytes, to_floats = choose.choice(list(TO_BYTES.items()))

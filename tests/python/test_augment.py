@@ -352,7 +352,7 @@ LEFT = {
     "behind_erasing": (
         (*HEAD, T.ToTensor(), T.RandomErasing(), T.RandomVerticalFlip()), "follows RandomErasing"),
     "erasing_first": ((*HEAD, T.RandomErasing(), T.ToTensor()), "before the conversion"),
-    "crop_within": ((*HEAD, T.RandomApply([T.RandomCrop(8)]), T.ToTensor()), "changes sizes"),
+    "crop_within": ((*HEAD, T.RandomApply([T.RandomCrop(7)]), T.ToTensor()), "to one size"),
     "grey_within": ((*HEAD, T.RandomApply([T.Grayscale()]), T.ToTensor()), "Grayscale within"),
     "blur_within": ((*HEAD, T.RandomChoice([T.GaussianBlur(3)]), T.ToTensor()), "GaussianBlur"),
     "lambda_within": ((*HEAD, T.RandomApply([abs]), T.ToTensor()), "is not supported"),

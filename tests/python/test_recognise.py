@@ -100,7 +100,6 @@ TRANSFORMS = {
     "pre_hook": ((hooked("register_forward_pre_hook"), T.PILToTensor()), "hooks"),
     "free_size": ((T.Resize(8), T.PILToTensor()), "one size for all images"),
     "no_geometry": ((T.PILToTensor(),), "one size for all images"),
-    "two_resizes": ((T.Resize(20), T.RandomResizedCrop(8), T.PILToTensor()), "more than once"),
     "crop_of_normalized": (
         (T.Resize(SIZE), T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(9)), "pads small"),
     "pad_of_tensor": ((T.PILToTensor(), T.Pad(1)), "follows the conversion"),

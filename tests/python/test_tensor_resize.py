@@ -184,17 +184,10 @@ def assert_left_to_torch(folder, words, *steps):
     ((v2.ToImage(), v2.Resize((8, 9), antialias=False)), "antialias=False"),
     ((v2.ToImage(), v2.RandomResizedCrop(8, antialias=None)), "antialias=None"),
     ((v2.ToImage(), v2.Resize((8, 9), InterpolationMode.NEAREST)), "Resize by nearest follows"),
-    ((v2.Resize(30), v2.ToImage(), v2.Resize((8, 9))), "resizes more than once"),
+    ((v2.Resize(30), v2.ToImage(), v2.Resize((8, 9))), "resizes both a PIL image and a tensor"),
 ])
 def test_other_resizes_of_tensors(small_images, steps, words):
     assert_left_to_torch(small_images, words, *steps)
-
-
-@pytest.fixture
-def looked_at_anew():
-    comparing.forget()
-    yield
-    comparing.forget()
 
 
 def resize_in_floats(monkeypatch):

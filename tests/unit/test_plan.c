@@ -28,7 +28,7 @@ static void assert_size(const fm_op *ops, size_t n_ops, int32_t height, int32_t 
     const fm_transform transform = transform_of(ops, n_ops);
     fm_plan plan;
     fm_error error;
-    assert_int_equal(fm_plan_init(&plan, &transform, &error), FM_OK);
+    if (fm_plan_init(&plan, &transform, &error)) fail_msg("%s", error.message);
     assert_int_equal(plan.out_height, height);
     assert_int_equal(plan.out_width, width);
     assert_int_equal(plan.sample_bytes, 3 * height * width);
@@ -64,6 +64,56 @@ static void the_last_sized_op_gives_the_size(void **state) {
     assert_size(most, FM_MAX_OPS, 7, 9);
 }
 
+/* Of several resizes, the first is of the front, and the others are applied to images in memory. */
+static void ops_may_resize_several_times(void **state) {
+    (void)state;
+    const fm_op ops[] = {resize_short, flip, random_crop, resize_pair};
+    assert_size(ops, 4, 20, 30);
+    const fm_transform transform = transform_of(ops, 4);
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    assert_int_equal(plan.n_front, 2);
+    assert_int_equal(plan.n_resizes, 3);
+    assert_true(plan.resizes_late && plan.augments);
+    assert_int_equal(plan.most_px, FM_PLAN_MAX_PX);
+    fm_transform of_floats = transform;
+    of_floats.resize_order = FM_RESIZE_TORCH_FLOAT;
+    assert_refused(&of_floats, "3 ops that resize", "at most one");
+}
+
+static fm_op holding(fm_op_kind kind, int32_t n_children, int32_t n_within, double value) {
+    fm_op op = {.kind = kind, .p = 0.5, .n_children = n_children, .n_within = n_within};
+    op.values[0] = value;
+    for (int32_t i = 0; kind == FM_OP_RANDOM_CHOICE && i < n_children; i++) {
+        op.values[i] = i + 1;
+        op.values[16 + i] = 1;
+    }
+    return op;
+}
+
+/* The size after an op that holds others is known if it is the same whatever is drawn. */
+static void sizes_may_change_within_ops(void **state) {
+    (void)state;
+    const fm_op choice = holding(FM_OP_RANDOM_CHOICE, 2, 2, 0);
+    const fm_op apply = holding(FM_OP_RANDOM_APPLY, 1, 1, 0);
+    const fm_op always = holding(FM_OP_RANDOM_APPLY, 1, 1, 1);
+    const fm_op order = holding(FM_OP_RANDOM_ORDER, 2, 2, 0);
+    assert_size((fm_op[]){choice, center, center}, 3, 7, 9);
+    assert_size((fm_op[]){center, choice, center, flip}, 4, 7, 9);
+    assert_size((fm_op[]){always, center}, 2, 7, 9);
+    assert_size((fm_op[]){center, apply, center}, 3, 7, 9);
+    assert_size((fm_op[]){apply, center, resize_pair}, 3, 20, 30);
+    assert_size((fm_op[]){center, order, flip, center}, 4, 7, 9);
+    const fm_op nested[] = {holding(FM_OP_RANDOM_CHOICE, 2, 4, 0),
+                            holding(FM_OP_RANDOM_APPLY, 2, 2, 1), resize_short, center, center};
+    assert_size(nested, 5, 7, 9);
+    assert_ops_refused((fm_op[]){apply, center}, 2, "op 1 (CenterCrop)", "some images only");
+    assert_ops_refused((fm_op[]){choice, center, resize_pair}, 3, "op 2 (Resize)", "drawn");
+    assert_ops_refused((fm_op[]){center, order, flip, resize_pair}, 4, "op 3 (Resize)", "drawn");
+    assert_ops_refused((fm_op[]){resize_pair, apply, resize_short}, 3, "op 2 (Resize)",
+                       "width is 0");
+}
+
 static void chains_without_one_size_or_form_are_refused(void **state) {
     (void)state;
     assert_ops_refused(NULL, 0, "no op", "one size");
@@ -71,8 +121,6 @@ static void chains_without_one_size_or_form_are_refused(void **state) {
     assert_ops_refused(NULL, 1, "NULL", "1 ops");
     assert_ops_refused((fm_op[]){flip, resize_short}, 2, "op 1 (Resize)", "width is 0");
     assert_ops_refused((fm_op[]){center, resize_short, flip}, 3, "op 1 (Resize)", "width is 0");
-    assert_ops_refused((fm_op[]){resize_short, flip, random_crop}, 3, "op 2 (RandomResizedCrop)",
-                       "op 0 (Resize)");
     fm_op many[FM_MAX_OPS + 1];
     for (int i = 0; i <= FM_MAX_OPS; i++) many[i] = center;
     assert_ops_refused(many, FM_MAX_OPS + 1, "65 ops", "64");
@@ -266,6 +314,8 @@ static void tables_of_16_bits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_sized_op_gives_the_size),
+        cmocka_unit_test(ops_may_resize_several_times),
+        cmocka_unit_test(sizes_may_change_within_ops),
         cmocka_unit_test(chains_without_one_size_or_form_are_refused),
         cmocka_unit_test(values_out_of_range_are_named),
         cmocka_unit_test(types_and_statistics_are_checked),

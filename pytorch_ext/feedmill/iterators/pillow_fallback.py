@@ -28,6 +28,7 @@ from feedmill.planner.drawing import PilCall
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES, as_planned
 from feedmill.planner.plan import (
     AUGMENTATIONS,
+    CONTAINERS,
     KINDS,
     OP_NAMES,
     RANDOM_APPLY,
@@ -158,7 +159,7 @@ _DRAWING = frozenset(
 
 def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
     kind = step.kinds[0] if step.kinds else 0
-    if kind in _CONTAINERS:
+    if kind in CONTAINERS:
         return _run_children(step, image, draws)
     if kind in _AUTOMATIC:
         return _augment(step, image, draws[0])
@@ -174,8 +175,6 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
 
 
 # ---- transforms that contain others --------------------------------------------------------------
-
-_CONTAINERS = (RANDOM_APPLY, KINDS["RandomChoice"], KINDS["RandomOrder"])
 
 
 def _run_children(step: Step, image: Any, draws: Sequence[Draw]) -> Any:

@@ -35,7 +35,7 @@ from feedmill.planner.plan import (
     TORCHS_RESIZE,
     Op,
     Plan,
-    leads_to_one_size,
+    final_size,
 )
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import IMAGE, PAIR, Fields, Item, Source, as_parts, described
@@ -391,7 +391,7 @@ def _first_difference(
     def compare(n_ops: int, wanted: Any) -> str:
         """Runs the first n ops alone, and compares their pixels with an image."""
         ops = plan.ops[:n_ops]
-        if not leads_to_one_size(ops):  # required of a plan: crop to the size of the wanted image
+        if final_size(ops, None) is None:  # required of a plan: crop to the wanted size
             ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
         ops = unused + ops
         uint8_plan = replace(

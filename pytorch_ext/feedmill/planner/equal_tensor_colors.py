@@ -22,8 +22,9 @@ from feedmill.planner.plan import (
     TENSOR_V2_FUSED,
     Op,
     UnsupportedError,
+    with_sizes,
 )
-from feedmill.planner.tensor_colors import changes_contrast, with_sizes
+from feedmill.planner.tensor_colors import changes_contrast
 from feedmill.planner.tensor_warps import AUTOMATIC, KINDS_OF_WARPS
 
 # What the automatic augmentations do beside affine transforms.

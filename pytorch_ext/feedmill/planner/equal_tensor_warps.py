@@ -30,8 +30,8 @@ from feedmill.planner.plan import (
     WITHOUT_FILL,
     Op,
     UnsupportedError,
+    with_sizes,
 )
-from feedmill.planner.tensor_colors import with_sizes
 from feedmill.planner.tensor_warps import AUTOMATIC, KINDS_OF_WARPS
 
 _FILL = (9, 120, 230)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -44,9 +44,11 @@ OP_NAMES = {
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
 RANDOM_APPLY = KINDS["RandomApply"]
+RANDOM_CHOICE = KINDS["RandomChoice"]
+CONTAINERS = (RANDOM_APPLY, RANDOM_CHOICE, KINDS["RandomOrder"])
 RESIZE_KEEP_RATIO = KINDS["ResizeKeepRatio"]
 HALVING_CENTER_CROP = KINDS["halving CenterCrop"]
-# Operations that resize; a plan has at most one.
+# Operations that resize.
 RESIZES = (RESIZE, RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO, HALVING_CENTER_CROP)
 _WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"], HALVING_CENTER_CROP)
 # Operations whose results have the operation's own size.
@@ -141,14 +143,93 @@ def _keeps_ratio_only(op: Op) -> bool:
     return is_fixed and not second_filter_of(op)
 
 
-def leads_to_one_size(ops: Sequence[Op]) -> bool:
-    """Whether the results have one size, whatever the sizes of the images are."""
-    for op in reversed(ops):
-        if op.kind == RESIZE_KEEP_RATIO:
-            return False
-        if op.kind in SETS_SIZE:
-            return op.width > 0
-    return False
+# (height, width); None: not known.
+Size = tuple[int, int] | None
+
+
+def with_sizes(ops: Sequence[Op], size: Size) -> Generator[tuple[Op, Size], None, Size]:
+    """Yields each op, those within others too, with the (height, width) of the image that it gets;
+    None: that depends on the image, or on what is drawn. Returns the size of the result.
+
+    Args:
+        size: before the first op.
+    """
+    at = 0
+    while at < len(ops):
+        op, end = ops[at], at + 1 + ops[at].n_within
+        yield op, size
+        if op.kind in CONTAINERS:
+            size = yield from _with_sizes_within(op, children_of(ops[at:end]), size)
+        else:
+            size = size_after(op, size)
+        at = end
+    return size
+
+
+def children_of(ops: Sequence[Op]) -> list[Sequence[Op]]:
+    """The ops of each child of the container ops[0]."""
+    children = []
+    at = 1
+    while at < len(ops):
+        end = at + 1 + ops[at].n_within
+        children.append(ops[at:end])
+        at = end
+    return children
+
+
+def _with_sizes_within(
+    container: Op, children: Sequence[Sequence[Op]], size: Size
+) -> Generator[tuple[Op, Size], None, Size]:
+    if container.kind == RANDOM_APPLY:
+        applied = size
+        for child in children:
+            applied = yield from with_sizes(child, applied)
+        is_always = any(container.values[:1])
+        return applied if is_always or applied == size else None
+    after = {final_size(child, size) for child in children}
+    before = size if container.kind == RANDOM_CHOICE or after <= {size} else None
+    for child in children:
+        yield from with_sizes(child, before)
+    if container.kind == RANDOM_CHOICE:
+        return after.pop() if len(after) == 1 else None
+    return before
+
+
+def size_after(op: Op, size: Size) -> Size:
+    """(height, width) after an op that holds no others, as far as it does not depend on the image.
+
+    Args:
+        size: before it.
+    """
+    if op.kind == RESIZE and op.width == 0 and size is not None:
+        return _shorter_edge_resized(op, *size)
+    if op.kind in SETS_SIZE:
+        return (op.height, op.width) if op.width else None
+    if op.kind == RESIZE_KEEP_RATIO:
+        return None
+    if op.kind == PAD and size is not None:
+        left, top, right, bottom = map(int, op.values[:4])
+        return size[0] + top + bottom, size[1] + left + right
+    return size
+
+
+def _shorter_edge_resized(op: Op, height: int, width: int) -> tuple[int, int]:
+    """(height, width) after a Resize of the shorter edge, rounded like torchvision does."""
+    short, long = sorted((height, width))
+    new_short, new_long = op.height, int(op.height * long / short)
+    if op.max_size and new_long > op.max_size:
+        new_short, new_long = int(op.max_size * new_short / new_long), op.max_size
+    return (new_long, new_short) if height > width else (new_short, new_long)
+
+
+def final_size(ops: Sequence[Op], size: Size) -> Size:
+    """The size that with_sizes() returns."""
+    sizes = with_sizes(ops, size)
+    while True:
+        try:
+            next(sizes)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def filters_of(op: Op) -> str:

@@ -32,7 +32,7 @@ from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert
-from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
+from feedmill.planner.known import AUGMENTATIONS, GEOMETRY, NotRead, flatten, module_of
 from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.picking import Choice
 from feedmill.planner.plan import (
@@ -41,8 +41,6 @@ from feedmill.planner.plan import (
     HALVING_CENTER_CROP,
     KINDS,
     MAX_SIZE_PX,
-    PAD,
-    RANDOM_CROP,
     RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,
     RESIZE,
@@ -188,8 +186,8 @@ def _values_of(call: PilCall) -> tuple[float, ...]:
 def _read_child(
     transform: Any, container: str, n_channels: int, depth: int
 ) -> tuple[list[Op], Step]:
-    """A transform in a RandomApply, RandomChoice or RandomOrder: a flip, an augmentation that does
-    not change the size, or a Compose of these."""
+    """A transform in a RandomApply, RandomChoice or RandomOrder: a resize, a crop, a flip, an
+    augmentation, or a Compose of these."""
     parts = list(flatten(transform))
     if len(parts) == 1 and (parts[0] is transform or type(parts[0]) is NotRead):
         if type(transform) is Convert and transform.mode == "RGB" and n_channels == 3:
@@ -202,20 +200,15 @@ def _read_child(
         if name == "Identity":
             ops = augmentations.group([])
             return ops, Step(transform, (ops[0].kind,), module)
-        if name == "RandomHorizontalFlip":
-            op = geometry_op(transform, name, module)
+        if name in GEOMETRY:
+            op = geometry_op(transform, name, module, n_channels)
             return [op], Step(transform, (op.kind,), module)
         if name == "Grayscale" and transform.num_output_channels == n_channels == 3:
             op = Op(KINDS["RandomGrayscale"], p=1.0, values=(1.0,))
             return [op], Step(transform, (op.kind,), module)
         if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
             raise UnsupportedError(f"{name} within {container} is not supported natively")
-        ops, step = augmentation_ops(transform, n_channels, depth)
-        if ops[0].kind in (RANDOM_CROP, PAD):
-            raise UnsupportedError(
-                f"{name} within {container} is not supported natively, as it changes sizes"
-            )
-        return ops, step
+        return augmentation_ops(transform, n_channels, depth)
     children = [_read_child(one, container, n_channels, depth) for one in parts]
     ops = augmentations.group([op for ops, _ in children for op in ops])
     return ops, Step(transform, tuple(op.kind for op in ops), "", tuple(one for _, one in children))

@@ -8,7 +8,7 @@ single values. ``equal_tensor_colors`` compares the native results with the inst
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,15 +21,15 @@ from feedmill.planner.drawing import STEPS
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import check_torchvision
 from feedmill.planner.plan import (
+    CONTAINERS,
     KINDS,
     OP_NAMES,
-    PAD,
-    SETS_SIZE,
     TENSOR_V1,
     TENSOR_V2,
     Op,
     UnsupportedError,
     unsupported_argument,
+    with_sizes,
 )
 from feedmill.planner.steps import Step
 from feedmill.planner.untouched import is_original
@@ -58,7 +58,6 @@ _FUNCTIONS = {
 }
 _WARPS = ("affine", "rotate")
 _FLIPS = (KINDS["RandomHorizontalFlip"], KINDS["RandomVerticalFlip"])
-_CONTAINERS = tuple(KINDS[name] for name in ("RandomApply", "RandomChoice", "RandomOrder"))
 # torch's mean of an image is a float32 sum, in an order that depends on the CPU. It is exact, and
 # so independent of the order, if it stays below 2^24.
 _MOST_SUMMED_PX = 2**24 // 255
@@ -115,25 +114,6 @@ def why_not_sizes(ops: Sequence[Op], size: tuple[int, int] | None) -> str:
     return ""
 
 
-def with_sizes(
-    ops: Sequence[Op], size: tuple[int, int] | None
-) -> Iterator[tuple[Op, tuple[int, int] | None]]:
-    """Yields each op with the (height, width) of the image that it gets; None: not known.
-
-    Args:
-        size: before the first op.
-    """
-    for op in ops:
-        yield op, size
-        if op.kind in SETS_SIZE:
-            size = (op.height, op.width) if op.width else None
-        elif op.kind == PAD and size is not None:
-            left, top, right, bottom = map(int, op.values[:4])
-            size = size[0] + top + bottom, size[1] + left + right
-        elif op.kind == KINDS["ResizeKeepRatio"]:
-            size = None
-
-
 def changes_contrast(op: Op) -> bool:
     """Whether an op may change the contrast of an image."""
     if op.kind == KINDS["ColorJitter"]:
@@ -149,7 +129,7 @@ def _names_of_v1(step: Step) -> list[str]:
 
 def _on_tensors(step: Step, ops: Sequence[Op], n_channels: int) -> list[Op]:
     op = ops[0]
-    if op.kind in _CONTAINERS and type(step.transform) not in (Convert, *STEPS):
+    if op.kind in CONTAINERS and type(step.transform) not in (Convert, *STEPS):
         found, at = [op], 1
         for child in step.children:
             end = at + len(child.kinds)

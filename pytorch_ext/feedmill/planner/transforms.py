@@ -54,7 +54,6 @@ from feedmill.planner.plan import (
     MAX_SIZE_PX,
     NO_TENSOR,
     OP_NAMES,
-    PAD,
     PIL,
     RANDOM_CROP,
     RANDOM_HORIZONTAL_FLIP,
@@ -62,16 +61,17 @@ from feedmill.planner.plan import (
     RESIZE,
     RESIZE_KEEP_RATIO,
     RESIZES,
-    SETS_SIZE,
     TORCHS_FLOAT_RESIZE,
     FloatResize,
     Op,
     Plan,
     UnsupportedError,
-    leads_to_one_size,
+    final_size,
     max_image_pixels,
     second_filter_of,
+    size_after,
     unsupported_argument,
+    with_sizes,
 )
 from feedmill.planner.steps import Step, augmentation_ops, call_ops, geometry_op, resize_op
 from feedmill.planner.untouched import type_name, unreadable
@@ -181,8 +181,8 @@ class _TransformReader:
     Attributes:
         size: (height, width) of all images; None: they may differ.
         pixels: the pixel values after the steps so far.
-        n_resizes: steps so far that resize.
-        resizes_tensors: whether one of them resizes a tensor.
+        resizes_images: whether a step so far resizes a PIL image.
+        resizes_tensors: whether one resizes a tensor.
         resizes_floats: whether it does so in float32.
     """
 
@@ -191,7 +191,7 @@ class _TransformReader:
     steps: list[Step] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    n_resizes: int = 0
+    resizes_images: bool = False
     resizes_tensors: bool = False
     resizes_floats: bool = False
     float_resize: FloatResize | None = None  # set by compare()
@@ -264,7 +264,7 @@ class _TransformReader:
         if self.pixels.ramp is not None and not self.pixels.failed and op.kind in RESIZES:
             self._check_resize_of_tensor(transform, name, op)
             self.resizes_tensors = True
-            self.resizes_floats = module == V1 or not self.pixels.is_unchanged()
+            self.resizes_floats |= module == V1 or not self.pixels.is_unchanged()
             if not self.pixels.is_unchanged():
                 self.pixels.resize_floats(name)
         self._add_op(op)
@@ -402,7 +402,8 @@ class _TransformReader:
 
     def _add_op(self, op: Op) -> None:
         self.ops.append(op)
-        self.n_resizes += op.kind in RESIZES
+        if op.kind in RESIZES and self.pixels.ramp is None:
+            self.resizes_images = True
 
     def _read_preset(self, preset: Any, module: str) -> None:
         """Reads torchvision's ImageClassification, which is Resize, CenterCrop, conversion to float
@@ -430,11 +431,15 @@ class _TransformReader:
 
     def finish(self) -> None:
         """Checks that concern the transform as a whole; makes the value table."""
-        if self.n_resizes > 1:
-            self.add_reason("the transform resizes more than once; natively it may do so once")
+        if self.resizes_images and self.resizes_tensors:
+            self.add_reason(
+                "the transform resizes both a PIL image and a tensor; natively it may resize one "
+                "of them, as other code is used for each"
+            )
+        self._complete_resizes()
         if self.size is not None:
-            self._settle_sizes(*self.size)
-        elif not leads_to_one_size(self.ops) and not self.reasons:
+            self._check_sizes(*self.size)
+        if final_size(self.ops, self.size) is None and not self.reasons:
             self.add_reason(
                 "the transform does not lead to one size for all images; end it with CenterCrop, "
                 "RandomCrop, RandomResizedCrop or Resize to a (height, width)"
@@ -488,37 +493,51 @@ class _TransformReader:
         ):
             for reason in compared(self.ops, channels):
                 self.add_reason(reason)
-        order = 0
-        for op in self.ops:
-            if op.kind in RESIZES:
-                try:
-                    orders = {TORCHS_FLOAT_RESIZE} if self.resizes_floats else {
-                        resize_order(one, self.resizes_tensors)
-                        for one in (op.filter, *second_filter_of(op))
-                    }
-                    order = max(orders)
-                    if order == TORCHS_FLOAT_RESIZE:
-                        self.float_resize = self.pixels.float_resize(float_resize())
-                except UnsupportedError as error:
-                    self.add_reason(str(error))
-                    continue
-                if len(orders) > 1:
-                    self.add_reason("Pillow resizes by the two filters in different orders")
-        return order
+        resizes = [op for op in self.ops if op.kind in RESIZES]
+        if not resizes:
+            return 0
+        filters = {one for op in resizes for one in (op.filter, *second_filter_of(op))}
+        try:
+            orders = {TORCHS_FLOAT_RESIZE} if self.resizes_floats else {
+                resize_order(one, self.resizes_tensors) for one in sorted(filters)
+            }
+            if TORCHS_FLOAT_RESIZE in orders:
+                if len(resizes) > 1:
+                    raise UnsupportedError(
+                        "the transform resizes a tensor in float32, and resizes more than once; "
+                        "natively it may resize once then"
+                    )
+                self.float_resize = self.pixels.float_resize(float_resize())
+        except UnsupportedError as error:
+            self.add_reason(str(error))
+            return 0
+        if len(orders) > 1:
+            self.add_reason("Pillow resizes by these filters in different orders")
+        return max(orders)
 
-    def _settle_sizes(self, height: int, width: int) -> None:
-        """For images that all have this size: determines the size after each op, and completes and
-        checks the ops that depend on it."""
-        for number, op in enumerate(self.ops):
+    def _complete_resizes(self) -> None:
+        """Gives a Resize of the shorter edge both sizes where it always gets images of one size."""
+        for number, (op, size) in enumerate(with_sizes(tuple(self.ops), self.size)):
+            after = size_after(op, size)
+            if op.kind == RESIZE and op.width == 0 and after is not None:
+                self.ops[number] = op._replace(height=after[0], width=after[1], max_size=0)
+
+    def _check_sizes(self, height: int, width: int) -> None:
+        """For images that all have this size: checks the ops that depend on the size of the image
+        that they get."""
+        for number, (op, size) in enumerate(with_sizes(tuple(self.ops), (height, width))):
             if op.kind == RESIZE_KEEP_RATIO:
                 return self.add_reason(
                     "ResizeKeepRatio is supported natively for image files only"
                 )
-            if op.kind == RESIZE and op.width == 0:
-                height, width = _shorter_edge_resized(op, height, width)
-                op = self.ops[number] = op._replace(height=height, width=width, max_size=0)
+            if size is None:
+                return self.add_reason(
+                    f"{OP_NAMES[op.kind]} gets images whose size is random, which is supported "
+                    "natively for image files only"
+                )
+            after = size_after(op, size)
             later = [one.kind for one in self.ops[number + 1 :]]
-            pads = op.kind == CENTER_CROP and (op.height > height or op.width > width)
+            pads = op.kind == CENTER_CROP and (op.height > size[0] or op.width > size[1])
             if pads and (RESIZE in later or RANDOM_RESIZED_CROP in later):
                 self.add_reason(
                     "CenterCrop pads images that are resized later, which is not supported "
@@ -526,16 +545,11 @@ class _TransformReader:
                 )
             if op.kind == RANDOM_CROP and not op.values[5]:
                 left, top, right, bottom = op.values[:4]
-                if op.height > height + top + bottom or op.width > width + left + right:
+                if op.height > size[0] + top + bottom or op.width > size[1] + left + right:
                     self.add_reason(
                         "RandomCrop is larger than the images; pass padding= or pad_if_needed=True"
                     )
-            if op.kind == PAD:
-                width += int(op.values[0] + op.values[2])
-                height += int(op.values[1] + op.values[3])
-            elif op.kind in SETS_SIZE:
-                height, width = op.height, op.width
-            if max(height, width) > MAX_SIZE_PX:
+            if max(after or ()) > MAX_SIZE_PX:
                 self.add_reason(
                     f"{OP_NAMES[op.kind]} returns images wider or higher than {MAX_SIZE_PX} "
                     "pixels, the native limit"
@@ -549,12 +563,3 @@ def _is_after_the_resize(op: Op) -> bool:
     return op.kind not in (
         RESIZE, RANDOM_RESIZED_CROP, CENTER_CROP, RANDOM_HORIZONTAL_FLIP, KINDS["RandomErasing"]
     )
-
-
-def _shorter_edge_resized(op: Op, height: int, width: int) -> tuple[int, int]:
-    """(height, width) after a Resize of the shorter edge, rounded like torchvision does."""
-    short, long = sorted((height, width))
-    new_short, new_long = op.height, int(op.height * long / short)
-    if op.max_size and new_long > op.max_size:
-        new_short, new_long = int(op.max_size * new_short / new_long), op.max_size
-    return (new_long, new_short) if height > width else (new_short, new_long)
