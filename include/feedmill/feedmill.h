@@ -123,6 +123,7 @@ typedef enum fm_op_kind {
     FM_OP_TIMM_RAND_AUGMENT = 28,
     FM_OP_TIMM_AUTO_AUGMENT = 29,
     FM_OP_HALVING_CENTER_CROP = 30, /* center_crop_arr() of ADM and DiT */
+    FM_OP_LIGHTING = 31, /* AlexNet's noise of colors, as many scripts have it: class Lighting */
 } fm_op_kind;
 
 /*
@@ -251,10 +252,17 @@ typedef enum fm_sampling {
  *                            halved by the second one while its shorter edge is at least twice the
  *                            result's, then resized by `filter` so that it is that long, then
  *                            cropped. The result is a square
+ *     LIGHTING               0 standard deviation of three normally distributed factors; 1-9 a
+ *                            matrix, by row, whose columns are eigenvectors; 10-12 their
+ *                            eigenvalues; 13-15 a mean and 16-18 a divisor, by channel. To each
+ *                            value of a pixel, a byte's in the value table, the sum of its row's
+ *                            elements by the factors and the eigenvalues is added; then the mean is
+ *                            subtracted, and the result is divided. In float32
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
  * n_children are direct children and the others are contained in those. RANDOM_ERASING must be the
- * last op, and contained in none.
+ * last op, LIGHTING the last or the one before RANDOM_ERASING; neither can be contained in another.
+ * LIGHTING needs images with three channels, and FM_FLOAT32.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -1036,6 +1044,7 @@ FM_API void fm_imread_close(fm_imread **image);
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
  *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
  *     HALVING_CENTER_CROP  0-1 width and height of the image that is cropped
+ *     LIGHTING             0-2 the factors, in float32
  *     RANDOM_ERASING       with random numbers, or more than one box: 0-1 the lower and upper 32
  *                          bits of fm_noise()'s seed; for each box but the first: top * 65536 +
  *                          left, and height * 65536 + width. With fm_streams and a random number

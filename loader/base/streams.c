@@ -76,7 +76,7 @@ int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities,
     return chosen;
 }
 
-float fm_torch_normal(fm_streams *streams) {
+double fm_torch_normal_double(fm_streams *streams) {
     double normal = streams->torch_normal;
     if (!streams->has_torch_normal) {
         const double angle = 2 * M_PI * torch_rand_double(&streams->torch);
@@ -87,8 +87,10 @@ float fm_torch_normal(fm_streams *streams) {
         streams->torch_normal = 0;
     }
     streams->has_torch_normal = !streams->has_torch_normal;
-    return (float)normal;
+    return normal;
 }
+
+float fm_torch_normal(fm_streams *streams) { return (float)fm_torch_normal_double(streams); }
 
 /* ---- Python ---------------------------------------------------------------------------------- */
 

@@ -34,8 +34,9 @@ void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order);
  * above 0: 1 <= n. */
 int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities, int32_t n);
 
-/* torch.empty(n).normal_() for n < 16, float32: the next of its numbers. */
+/* torch.empty(n).normal_() for n < 16, float32: the next of its numbers; before it is rounded. */
 float fm_torch_normal(fm_streams *streams);
+double fm_torch_normal_double(fm_streams *streams);
 
 /* random.random(): a multiple of 2^-53 in [0, 1). */
 double fm_python_random(fm_mt19937 *generator);

@@ -22,6 +22,7 @@ struct fm_pixels {
     fm_plan late_plan;   /* of one op at a time */
     fm_resample *late;   /* resizes images in memory; NULL if no op does */
     fm_store store;
+    fm_plan lit_plan; /* with LIGHTING, has the value table of one sample; read by the store */
     void *out;
     bool has_streams; /* the sample was drawn from streams */
     fm_streams before_pixels;
@@ -33,6 +34,24 @@ static size_t most_bytes(const fm_plan *plan) { return 3 * (size_t)plan->most_px
 fm_resample *fm_pixels_resample(fm_pixels *pixels) { return pixels->resample; }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
+
+/* Makes the value table that LIGHTING gives a sample, in the original's float32 steps. */
+static void light(fm_pixels *pixels) {
+    const fm_plan *const plan = pixels->plan;
+    const size_t i = plan->n_ops - plan->erases - 1;
+    const double *const v = plan->ops[i].values;
+    for (int channel = 0; channel < 3; channel++) {
+        float shift = 0;
+        for (int k = 0; k < 3; k++) {
+            const float factor = (float)pixels->draws[i].values[k];
+            shift += (float)v[1 + 3 * channel + k] * factor * (float)v[10 + k];
+        }
+        const float mean = (float)v[13 + channel], divisor = (float)v[16 + channel];
+        for (int value = 0; value < 256; value++)
+            pixels->lit_plan.table[channel][value] =
+                (plan->table[channel][value] + shift - mean) / divisor;
+    }
+}
 
 static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
@@ -154,12 +173,13 @@ static int resize_late(void *context, const fm_op *op, const fm_draw *draw, fm_e
 /* Applies the ops from number `first` on, stores the values, and erases. */
 static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
-    const size_t n = plan->n_ops - plan->erases;
+    const size_t n = plan->n_ops - plan->erases - plan->lights;
     for (size_t i = first; i < n; i += 1 + (size_t)plan->ops[i].n_within) {
         const int status =
             fm_augment_apply(pixels->augment, &plan->ops[i], pixels->draws + i, error);
         if (status) return status;
     }
+    if (plan->lights) light(pixels);
     const int status = store_image(pixels, fm_augment_image(pixels->augment), error);
     if (!status && plan->erases) erase(pixels);
     return status;
@@ -301,7 +321,12 @@ int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter
     pixels->plan = plan;
     pixels->front = *plan;
     if (plan->augments) plan_front(&pixels->front);
-    fm_store_init(&pixels->store, plan, tier);
+    if (plan->lights) pixels->lit_plan = *plan;
+    /* Only the scalar code always reads the table. */
+    if (plan->lights)
+        fm_store_init(&pixels->store, &pixels->lit_plan, FM_CPU_SCALAR);
+    else
+        fm_store_init(&pixels->store, plan, tier);
     status = fm_resample_open(&pixels->resample, &pixels->front, counter, error);
     if (!status && plan->augments)
         status = fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, plan->blurs,

@@ -7,6 +7,7 @@
 #include "transform/draws_automatic.h"
 #include "transform/draws_python.h"
 #include "transform/draws_timm.h"
+#include "transform/numbers.h"
 
 float fm_draws_uniform(fm_rng *rng, float low, float high) {
     return fmaf(fm_rng_f32(rng), high - low, low);
@@ -230,6 +231,16 @@ static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t he
     }
 }
 
+/* torch.Tensor.normal_() of three float32 values. */
+static void draw_lighting(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    draw->n_values = 3;
+    for (int i = 0; i < 3; i++) {
+        const double normal = rng->key.streams ? fm_torch_normal_double(rng->key.streams)
+                                               : fm_normal(fm_rng_u32(rng));
+        draw->values[i] = (double)(float)(normal * op->values[0]);
+    }
+}
+
 /* ---- all kinds ------------------------------------------------------------------------------- */
 
 void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, fm_draw *draw) {
@@ -262,6 +273,9 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
         return;
     case FM_OP_RANDOM_ERASING:
         draw_erasing(op, rng, width, height, draw);
+        return;
+    case FM_OP_LIGHTING:
+        draw_lighting(op, rng, draw);
         return;
     case FM_OP_RANDOM_CHOICE:
         draw_choice(op, rng, draw);

@@ -37,11 +37,11 @@ static const char *const KIND_NAMES[] = {
     [FM_OP_TIMM_RAND_AUGMENT] = "timm's RandAugment",
     [FM_OP_TIMM_AUTO_AUGMENT] = "timm's AutoAugment",
     [FM_OP_HALVING_CENTER_CROP] = "halving CenterCrop",
+    [FM_OP_LIGHTING] = "Lighting",
 };
 
 const char *fm_op_kind_name(fm_op_kind kind) {
-    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_HALVING_CENTER_CROP ? KIND_NAMES[kind]
-                                                                          : "unknown kind";
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_LIGHTING ? KIND_NAMES[kind] : "unknown kind";
 }
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
@@ -328,6 +328,16 @@ static int check_halving_crop(size_t number, const fm_op *op, fm_error *error) {
                         fm_op_kind_name(op->kind), (int)op->width, (int)op->height);
 }
 
+static int check_lighting(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_values(number, op, 0, 1, 0, MAX_NUMBER, false, error);
+    if (!status) status = check_values(number, op, 1, 18, -MAX_NUMBER, MAX_NUMBER, false, error);
+    for (int i = 16; !status && i < 19; i++)
+        if ((float)op->values[i] == 0)
+            status = fm_error_set(error, FM_ERR_ARGUMENT,
+                                  "op %zu (Lighting): values[%d], a divisor, is 0", number, i);
+    return status;
+}
+
 /* Checks an op by its kind. */
 static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     int status;
@@ -391,9 +401,11 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
         return check_timm_augment(number, op, error);
     case FM_OP_HALVING_CENTER_CROP:
         return check_halving_crop(number, op, error);
+    case FM_OP_LIGHTING:
+        return check_lighting(number, op, error);
     }
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
-                        (int)op->kind, FM_OP_RESIZE, FM_OP_HALVING_CENTER_CROP);
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_LIGHTING);
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's
@@ -416,7 +428,8 @@ static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_erro
                             number, fm_op_kind_name(op->kind), (int)op->n_children,
                             (int)op->n_within, n_ops - number - 1, (int)least, (int)most);
     for (size_t i = number + 1; i < end; i++)
-        if (ops[i].kind == FM_OP_GRAYSCALE || ops[i].kind == FM_OP_RANDOM_ERASING)
+        if (ops[i].kind == FM_OP_GRAYSCALE || ops[i].kind == FM_OP_RANDOM_ERASING ||
+            ops[i].kind == FM_OP_LIGHTING)
             return fm_error_set(error, FM_ERR_ARGUMENT,
                                 "op %zu (%s) is within op %zu (%s), where ops must not change "
                                 "types",

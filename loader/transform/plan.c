@@ -42,6 +42,22 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
     return i;
 }
 
+static int add_lighting(fm_plan *plan, const fm_transform *transform, size_t i, fm_error *error) {
+    const bool erases_next =
+        i + 2 == transform->n_ops && transform->ops[i + 1].kind == FM_OP_RANDOM_ERASING;
+    if (i + 1 < transform->n_ops && !erases_next)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Lighting) must be the last of %zu ops, but for RandomErasing",
+                            i, transform->n_ops);
+    if (plan->channels != 3 || plan->dtype != FM_FLOAT32)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Lighting) gets images of %d channels, and dtype is %d; it "
+                            "needs 3, and %d (float32)",
+                            i, (int)plan->channels, (int)plan->dtype, FM_FLOAT32);
+    plan->lights = true;
+    return FM_OK;
+}
+
 /* Checks one op by itself and together with the ops before it, and updates the plan. */
 static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, fm_error *error) {
     const fm_op *const op = &transform->ops[i];
@@ -56,6 +72,10 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, fm_err
                             "op %zu (RandomErasing) writes random numbers, which uint8 can't hold; "
                             "use a floating-point dtype",
                             i);
+    if (op->kind == FM_OP_LIGHTING) {
+        const int lit = add_lighting(plan, transform, i, error);
+        if (lit) return lit;
+    }
     if (op->kind == FM_OP_GRAYSCALE) plan->channels = op->values[0] == 1 ? 1 : 3;
     if (op->kind == FM_OP_RANDOM_BLUR || fm_draws_is_timm(op)) {
         plan->blurs = plan->blurs || !fm_draws_is_timm(op) || fm_draws_timm_blurs(op);

@@ -21,6 +21,7 @@ typedef struct fm_plan {
     int32_t n_resizes;                 /* ops that resize */
     bool resizes_late;                 /* of these, some are among the other ops */
     bool erases;                       /* the last op is RANDOM_ERASING */
+    bool lights;                       /* the last op, or the one before that, is LIGHTING */
     bool blurs;                        /* an op may blur */
     int32_t front_width, front_height; /* of the front image; 0 if it depends on the sample */
     uint64_t most_px;    /* limit of an image's pixels between ops; larger ones are refused */

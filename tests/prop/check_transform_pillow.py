@@ -111,7 +111,7 @@ class Plan(ctypes.Structure):
     _fields_ = [("ops", Op * 64), ("n_ops", ctypes.c_size_t), ("n_front", ctypes.c_size_t),
                 ("augments", ctypes.c_bool), ("n_resizes", ctypes.c_int32),
                 ("resizes_late", ctypes.c_bool),
-                ("erases", ctypes.c_bool), ("blurs", ctypes.c_bool),
+                ("erases", ctypes.c_bool), ("lights", ctypes.c_bool), ("blurs", ctypes.c_bool),
                 ("front_width", ctypes.c_int32),
                 ("front_height", ctypes.c_int32), ("most_px", ctypes.c_uint64),
                 ("in_channels", ctypes.c_int32), ("channels", ctypes.c_int32),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from lightings import Lighting
 from test_drawing import DinoBlur, DinoSolarization, MocoBlur
 from test_one_attempt import RandomResizedCrop
 from test_picking import BY_PICKS
@@ -114,6 +115,8 @@ LAST = [
     "v1.ToTensor()",
     "v1.ToTensor(), T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])",
     "v1.ToTensor(), T.RandomErasing({p})",
+    "v1.ToTensor(), Lighting({p}), T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])",
+    "v1.ToTensor(), Lighting({p}), T.RandomErasing({p}, value='random')",
     "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), T.RandomErasing({p}, value=1.5)",
     "v1.ToTensor(), T.RandomErasing({p}, (0.1, 0.5), (0.5, 1.5))",
     "v1.ToTensor(), T.RandomErasing({p}, value='random')",
@@ -219,7 +222,7 @@ class Script:
 
     def make_transform(self):
         scope = {"torch": torch, "T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2,
-                 "DinoBlur": DinoBlur,
+                 "Lighting": Lighting, "DinoBlur": DinoBlur,
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,

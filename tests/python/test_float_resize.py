@@ -210,6 +210,7 @@ def assert_left_to_torch(folder, words, *steps, **options):
     ((T.ToTensor(), T.Resize((8, 9), antialias=False)), "antialias=False"),
     ((v2.ToImage(), v2.ToDtype(torch.float16, scale=True), v2.Resize((8, 9))), "torch.float16"),
     ((T.ToTensor(), T.Resize((8, 9)), NORMALIZE, NORMALIZE), "only one Normalize"),
+    ((T.ToTensor(), T.Resize((8, 9)), T.Lambda(lambda image: image * 2 - 1)), "only one Normalize"),
     ((T.ToTensor(), T.Resize((8, 9)), T.ConvertImageDtype(torch.float16)), "torch.float16"),
     ((T.ToTensor(), T.Resize((8, 9)), T.ToPILImage(), T.ToTensor()), "ToPILImage"),
     ((T.Grayscale(), T.ToTensor(), T.Resize((8, 9))), "crop and flip horizontally"),

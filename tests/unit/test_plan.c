@@ -114,6 +114,32 @@ static void sizes_may_change_within_ops(void **state) {
                        "width is 0");
 }
 
+static void lighting_is_the_last_op_of_three_channels(void **state) {
+    (void)state;
+    fm_op light = {.kind = FM_OP_LIGHTING, .values = {[0] = 0.1, [16] = 1, 1, 1}};
+    const fm_op erase = {.kind = FM_OP_RANDOM_ERASING, .scale = {0.1, 0.2}, .ratio = {1, 1}};
+    const fm_op gray = {.kind = FM_OP_GRAYSCALE, .values = {1}};
+    fm_plan plan;
+    fm_transform transform = transform_of((fm_op[]){center, light, erase}, 3);
+    assert_ops_refused((fm_op[]){center, light}, 2, "op 1 (Lighting) gets", "dtype is 1");
+    transform.dtype = FM_FLOAT32;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    assert_true(plan.lights && plan.erases && plan.augments);
+    transform.ops = (fm_op[]){center, light, center};
+    assert_refused(&transform, "op 1 (Lighting)", "must be the last");
+    transform.ops = (fm_op[]){center, gray, light};
+    assert_refused(&transform, "op 2 (Lighting)", "1 channels");
+    transform.ops = (fm_op[]){center, holding(FM_OP_RANDOM_APPLY, 1, 1, 0), light};
+    assert_refused(&transform, "op 2 (Lighting) is within op 1", "types");
+    light.values[17] = 0;
+    transform.ops = (fm_op[]){center, center, light};
+    assert_refused(&transform, "op 2 (Lighting)", "values[17], a divisor, is 0");
+    light.values[17] = 1;
+    light.values[0] = -1;
+    transform.ops = (fm_op[]){center, center, light};
+    assert_refused(&transform, "op 2 (Lighting)", "values[0]");
+}
+
 static void chains_without_one_size_or_form_are_refused(void **state) {
     (void)state;
     assert_ops_refused(NULL, 0, "no op", "one size");
@@ -316,6 +342,7 @@ int main(void) {
         cmocka_unit_test(the_last_sized_op_gives_the_size),
         cmocka_unit_test(ops_may_resize_several_times),
         cmocka_unit_test(sizes_may_change_within_ops),
+        cmocka_unit_test(lighting_is_the_last_op_of_three_channels),
         cmocka_unit_test(chains_without_one_size_or_form_are_refused),
         cmocka_unit_test(values_out_of_range_are_named),
         cmocka_unit_test(types_and_statistics_are_checked),

@@ -18,6 +18,7 @@ from feedmill.planner import timm_objects
 from feedmill.planner.drawing import STEPS
 from feedmill.planner.formats import as_planned
 from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE
+from feedmill.planner.lighting import Lighting
 from feedmill.planner.picking import NUMPYS_RAND, NUMPYS_RANDINT
 from feedmill.planner.plan import KINDS, OP_NAMES, TENSOR, Op, Plan
 from feedmill.planner.samples import Item, Source
@@ -149,7 +150,7 @@ def _unknown_steps(step: Step) -> Iterator[str]:
     if type(step.transform) in STEPS:
         if not step.draws_in_order:
             yield step.name
-    elif step.module in timm_objects.NAMES:
+    elif step.module in timm_objects.NAMES or type(step.transform) is Lighting:
         pass  # its functions are of known versions, all of which draw alike
     elif not is_of_torchvision and not is_group and name not in ("Identity", "Convert"):
         yield step.name

@@ -26,6 +26,7 @@ from feedmill.iterators.dataset_copies import copy_of
 from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.drawing import PilCall
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES, as_planned
+from feedmill.planner.lighting import Lighting
 from feedmill.planner.plan import (
     AUGMENTATIONS,
     CONTAINERS,
@@ -167,6 +168,8 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return timm_replay.augmented(step.transform, image, draws[0][6])
     if step.module == ERASING:
         return timm_replay.erased(step.transform, image, draws[0])
+    if isinstance(step.transform, Lighting):
+        return step.transform.with_numbers(image, draws[0][6])
     if isinstance(step.transform, PilCall):
         return step.transform(image, draws[0][6])
     result = _with_draws(step, image, draws)(image)

@@ -118,6 +118,8 @@ def _draw_values(draw: Draw) -> dict[str, Any]:
         colours = ("brightness", "contrast", "saturation", "hue")
         order = tuple(colours[int(number)] for number in values[:4])
         return {"order": order, **dict(zip(colours, values[4:]))}
+    if name == "Lighting":
+        return {"factors": tuple(values)}
     if name == "RandomOrder":
         return {"order": tuple(map(int, values))}
     if name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"):

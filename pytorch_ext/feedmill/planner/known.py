@@ -33,6 +33,7 @@ from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import STEPS
 from feedmill.planner.evaluating import is_own, transforms_in
 from feedmill.planner.image_calls import Convert, ImageState
+from feedmill.planner.lighting import Lighting, lighting_of
 from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
@@ -115,11 +116,14 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
     if module is not None:
         inner = _transforms_of(transform, module)
-    elif kind in (Convert, TensorCall, *STEPS) or _is_supported(kind):
+    elif kind in (Convert, TensorCall, Lighting, *STEPS) or _is_supported(kind):
         yield transform
         return
     elif kind is FunctionType and (same := _object_for(transform)) is not None:
         yield same
+        return
+    elif (lighting := lighting_of(transform)) is not None:
+        yield lighting
         return
     else:
         try:

@@ -36,7 +36,9 @@ class PixelValues:
         erased: RandomErasing's values in the delivered type, for three channels; set by finish().
         resized: values of the pixels that a float resize gets, float32 (channels, 256); None: none
             was read.
-        normalized: (mean, std) of the Normalize after it, each float32 (channels,).
+        lit: as ``resized``, of those that Lighting gets.
+        normalized: (mean, std) of the Normalize after a float resize or Lighting, each float32
+            (channels,).
         gives: as Plan's.
         dtype, value_table, as_image: as Plan's; set by finish().
     """
@@ -51,6 +53,7 @@ class PixelValues:
     value_table: bytes | None = None
     as_image: bool = False
     resized: torch.Tensor | None = None
+    lit: torch.Tensor | None = None
     normalized: tuple[torch.Tensor, torch.Tensor] | None = None
     gives: str = TENSOR
 
@@ -91,13 +94,15 @@ class PixelValues:
             raise UnsupportedError(f"{name} follows another conversion to a tensor; remove one")
         if name == "Normalize":
             _check_normalize(transform, self.ramp.dtype, self.channels)
-        if self.resized is None:
-            self.run(transform, self.ramp)
-        else:
-            self._run_after_resize(transform, name)
+        self.apply(transform, name)
 
-    def _run_after_resize(self, transform: Any, name: str) -> None:
-        """Reads a transform after a resize of floats, whose results are not in the ramp."""
+    def apply(self, transform: Any, name: str) -> None:
+        """Reads a call for a tensor that changes pixel values only. UnsupportedError if it is not
+        supported."""
+        if self.resized is None and self.lit is None:
+            self.run(transform, self.ramp)
+            return
+        # What a resize of floats, or Lighting, makes of the pixels is not in the ramp.
         before = self.ramp
         self.run(transform, before)
         if name == "Normalize" and self.normalized is None:
@@ -109,9 +114,10 @@ class PixelValues:
             self.normalized = mean, std
             before = (before - mean[:, None, None]) / std[:, None, None]
         if before.dtype is not self.ramp.dtype or not torch.equal(before, self.ramp):
+            what = "a resize of a float tensor" if self.lit is None else "Lighting"
             raise UnsupportedError(
-                f"{name} follows a resize of a float tensor, after which natively only one "
-                "Normalize may follow; put it before the conversion to a tensor"
+                f"{name} follows {what}, after which natively only one Normalize may follow; put "
+                "it before"
             )
 
     def resize_floats(self, name: str) -> None:
@@ -122,6 +128,25 @@ class PixelValues:
                 "be torch.float32, or torch.uint8 with the pixel values"
             )
         self.resized = self.ramp.as_subclass(torch.Tensor)[:, 0].clone()
+
+    def light(self) -> None:
+        """Reads a Lighting. UnsupportedError if it is not supported."""
+        if self.ramp is None:
+            raise UnsupportedError("Lighting comes before the conversion to a tensor; put it after")
+        if self.resized is not None or self.lit is not None or self.erases:
+            raise UnsupportedError(
+                "Lighting follows a resize of a float tensor, RandomErasing or another Lighting, "
+                "which is not supported natively"
+            )
+        if type(self.ramp) is not torch.Tensor or self.ramp.dtype is not torch.float32 or (
+            self.channels != 3
+        ):
+            raise UnsupportedError(
+                f"Lighting gets a {type_name(type(self.ramp))} of {self.ramp.dtype} with "
+                f"{self.channels} channels; natively it must be a torch.Tensor of torch.float32 "
+                "with 3"
+            )
+        self.lit = self.ramp[:, 0].clone()
 
     def run(self, transform: Any, ramp: Any) -> None:
         """Calls a transform on a ramp, and keeps the result. So the plan's values are exact."""
@@ -237,7 +262,9 @@ class PixelValues:
         self.dtype = str(ramp.dtype).removeprefix("torch.")
         if not bool(torch.isfinite(ramp).all()):
             reasons.append("Normalize returns values that are not finite; check its std")
-        if self.resized is None:
+        if self.lit is not None:
+            self.value_table = bytes_of(self.lit)
+        elif self.resized is None:
             self.value_table = bytes_of(ramp)
         return reasons
 

@@ -40,6 +40,7 @@ OP_NAMES = {
     28: "timm's RandAugment",
     29: "timm's AutoAugment",
     30: "halving CenterCrop",
+    31: "Lighting",
 }
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
@@ -48,6 +49,7 @@ RANDOM_CHOICE = KINDS["RandomChoice"]
 CONTAINERS = (RANDOM_APPLY, RANDOM_CHOICE, KINDS["RandomOrder"])
 RESIZE_KEEP_RATIO = KINDS["ResizeKeepRatio"]
 HALVING_CENTER_CROP = KINDS["halving CenterCrop"]
+LIGHTING = KINDS["Lighting"]
 # Operations that resize.
 RESIZES = (RESIZE, RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO, HALVING_CENTER_CROP)
 _WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"], HALVING_CENTER_CROP)

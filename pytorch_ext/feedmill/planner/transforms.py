@@ -43,6 +43,7 @@ from feedmill.planner.known import (
     flatten,
     module_of,
 )
+from feedmill.planner.lighting import Lighting, with_normalize
 from feedmill.planner.picking import Choice
 from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
@@ -50,6 +51,7 @@ from feedmill.planner.plan import (
     CENTER_CROP,
     FILTER_NAMES,
     KINDS,
+    LIGHTING,
     MAX_OPS,
     MAX_SIZE_PX,
     NO_TENSOR,
@@ -216,12 +218,20 @@ class _TransformReader:
             if type(transform) is TensorCall:
                 self._read_arithmetic(transform)
                 return
+            if type(transform) is Lighting:
+                self._read_lighting(transform)
+                return
             module = module_of(transform)
             name = type(transform).__name__
             if name == "Identity":
                 return
             if name == "ImageClassification":
                 self._read_preset(transform, module)
+            elif self.pixels.lit is not None and name not in (*PIXELS, "RandomErasing"):
+                raise UnsupportedError(
+                    f"{name} follows Lighting, which is not supported natively; put it before "
+                    "Lighting"
+                )
             elif self.pixels.erases and not (name in PIXELS or name in TO_TENSOR):
                 raise UnsupportedError(
                     f"{name} follows RandomErasing, which is not supported natively; put it before "
@@ -319,8 +329,15 @@ class _TransformReader:
                 f"{call.name}() of the image comes before the conversion to a tensor"
             )
         call.check(type(self.pixels.ramp))
-        self.pixels.run(call, self.pixels.ramp)
+        self.pixels.apply(call, f"{call.name}()")
         self.steps.append(Step(call, (), ""))
+
+    def _read_lighting(self, lighting: Lighting) -> None:
+        if self.pixels.failed:
+            return
+        self.pixels.light()
+        self._add_op(lighting.op())
+        self.steps.append(Step(lighting, (LIGHTING,), ""))
 
     def _read_erasing(self, transform: Any, module: str) -> None:
         if self.pixels.failed:
@@ -458,6 +475,10 @@ class _TransformReader:
         if self.pixels.ramp is not None and not self.pixels.failed:
             for reason in self.pixels.finish():
                 self.add_reason(reason)
+            if self.pixels.lit is not None and self.pixels.normalized is not None:
+                number = next(i for i, op in enumerate(self.ops) if op.kind == LIGHTING)
+                mean, std = (one.tolist() for one in self.pixels.normalized)
+                self.ops[number] = with_normalize(self.ops[number], mean, std)
             if self.pixels.erased:
                 values = (*self.pixels.erased, *self.ops[-1].values[3:])
                 self.ops[-1] = self.ops[-1]._replace(values=values)
