@@ -59,6 +59,10 @@ def erasing_of_timm(p, **options):
     return random_erasing.RandomErasing(p, device="cpu", **options)
 
 
+def times_two(image):
+    return image * 2 - 1
+
+
 # ---- transforms, as Python expressions; T is v1 or v2 --------------------------------------------
 
 OF_IMAGES = [
@@ -124,6 +128,13 @@ LAST = [
     "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), erasing_of_timm({p}, mode='rand', max_count={n})",
     "v1.ToTensor(), erasing_of_timm({p}, mode='pixel', max_count={n})",
 ]
+# Behind the conversion to a float32 tensor, in any order and several times.
+OF_FLOATS = [
+    "T.Normalize([0.5], [0.5])", "T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])", "times_two",
+    "T.RandomHorizontalFlip({p})", "T.RandomErasing({p}, value={n})", "Lighting({p})",
+    "T.Resize({size}, antialias=True)", "T.RandomResizedCrop({size}, antialias=True)",
+    "v1.ConvertImageDtype(torch.float32)", "T.RandomCrop({size})", "T.CenterCrop({size})",
+]
 RARE_LAST = ["v1.PILToTensor(), v1.ConvertImageDtype(torch.float16), T.RandomErasing({p}, value='random')"]
 SIZES = ["24", "(24, 20)", "(17, 31)"]
 
@@ -155,6 +166,13 @@ def transform_text(choose):
     steps = [step(0, resizes=not is_first) for _ in range(choose.choice((0, 1, 1, 2, 2, 3, 4)))]
     sized = filled(choose.choice(SIZED))
     steps = [sized, *steps] if is_first else [*steps, sized]
+    if choose.random() < 0.2:
+        of_floats = [filled(choose.choice(OF_FLOATS)) for _ in range(choose.choice((1, 1, 2, 2, 3)))]
+        if choose.random() < 0.5:
+            return f"T.Compose([{', '.join([*steps[:2], sized, 'v1.ToTensor()', *of_floats])}])"
+        flip = filled("T.RandomHorizontalFlip({p})")
+        resize = filled("T.Resize({size}, antialias=True)")
+        return f"T.Compose([{', '.join([flip, 'v1.ToTensor()', resize, *of_floats])}])"
     last = filled(choose.choice(RARE_LAST if choose.random() < 0.05 else LAST))
     if choose.random() < 0.2:
         to_bytes, to_floats = choose.choice(list(TO_BYTES.items()))
@@ -222,7 +240,7 @@ class Script:
 
     def make_transform(self):
         scope = {"torch": torch, "T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2,
-                 "Lighting": Lighting, "DinoBlur": DinoBlur,
+                 "Lighting": Lighting, "times_two": times_two, "DinoBlur": DinoBlur,
                  "DinoSolarization": DinoSolarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
                  "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
                  "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
