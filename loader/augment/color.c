@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "augment/contract.h"
+
 #if defined(__x86_64__)
 #include "augment/x86/color_avx2.h"
 #include "augment/x86/gray_avx2.h"
@@ -22,7 +24,7 @@
 
 /* Pillow's Blend.c. Clipping has no effect for factors from 0 to 1. */
 BODY uint8_t mix(float base, float value, float factor) {
-    const float mixed = base + factor * (value - base);
+    const float mixed = fm_multiply_add_f32(factor, value - base, base);
     return (uint8_t)(int32_t)(mixed <= 0.0f ? 0.0f : mixed >= 255.0f ? 255.0f : mixed);
 }
 

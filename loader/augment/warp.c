@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "augment/contract.h"
+
 #if defined(__x86_64__)
 #include "augment/x86/warp_avx2.h"
 #elif defined(__aarch64__)
@@ -22,13 +24,13 @@ BODY void points_body(fm_warp_points *points, const fm_warp *warp, int32_t begin
     const double x_of_row = m[1] * y, y_of_row = m[4] * y, divisor_of_row = m[7] * y;
     for (size_t i = 0; i < n; i++) {
         const double x = (begin + (int32_t)i) + 0.5;
-        points->x[i] = m[0] * x + x_of_row + m[2];
-        points->y[i] = m[3] * x + y_of_row + m[5];
+        points->x[i] = fm_multiply_add(m[0], x, x_of_row) + m[2];
+        points->y[i] = fm_multiply_add(m[3], x, y_of_row) + m[5];
     }
     if (!warp->is_perspective) return;
     for (size_t i = 0; i < n; i++) {
         const double x = (begin + (int32_t)i) + 0.5;
-        const double divisor = m[6] * x + divisor_of_row + 1;
+        const double divisor = fm_multiply_add(m[6], x, divisor_of_row) + 1;
         points->x[i] /= divisor;
         points->y[i] /= divisor;
     }
@@ -41,11 +43,11 @@ static int32_t floor_i32(double v) { return v < 0.0 ? (int32_t)floor(v) : (int32
 
 static int32_t clamp(int32_t at, int32_t size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
-static double line(double a, double b, double d) { return a + (b - a) * d; }
+static double line(double a, double b, double d) { return fm_multiply_add(b - a, d, a); }
 
 static double cubic(double v1, double v2, double v3, double v4, double d) {
     const double p1 = v2, p2 = -v1 + v3, p3 = 2 * (v1 - v2) + v3 - v4, p4 = -v1 + v2 - v3 + v4;
-    return p1 + d * (p2 + d * (p3 + d * p4));
+    return fm_multiply_add(d, fm_multiply_add(d, fm_multiply_add(d, p4, p3), p2), p1);
 }
 
 static void bilinear_px(const fm_image *in, uint8_t *to, double x, double y) {

@@ -1,6 +1,6 @@
 /*
  * Blends, gray values and look-up tables in NEON, for color.c, whose functions define the results.
- * Float operations are in the same order as there, and none is fused. Conversions to integers
+ * Float operations are those of the scalar code, which contract.h fuses. Conversions to integers
  * truncate, and narrowing clips, as mix() does. Functions process 16 pixels or bytes at a time, and
  * return how many they did; fewer than 16 are left.
  */
@@ -31,7 +31,7 @@ FM_AUGMENT_NEON_INLINE uint8x16_t fm_neon_mix(const fm_neon_floats *base, uint8x
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) {
         const float32x4_t apart = vsubq_f32(value.quarter[k], base->quarter[k]);
-        mixed[k] = vcvtq_u32_f32(vaddq_f32(base->quarter[k], vmulq_n_f32(apart, factor)));
+        mixed[k] = vcvtq_u32_f32(vfmaq_n_f32(base->quarter[k], apart, factor));
     }
     const uint16x8_t low = vqmovn_high_u32(vqmovn_u32(mixed[0]), mixed[1]);
     const uint16x8_t high = vqmovn_high_u32(vqmovn_u32(mixed[2]), mixed[3]);

@@ -1,6 +1,6 @@
 /* Interpolation in NEON, for warp.c, whose functions define the results: the four bytes from a
- * pixel on are four numbers. Double operations are in the same order as there, and none is fused;
- * differences of bytes are exact, as numbers of any kind. */
+ * pixel on are four numbers. Double operations are those of the scalar code, which contract.h
+ * fuses; differences of bytes are exact, as numbers of any kind. */
 #ifndef FM_AUGMENT_ARM_WARP_NEON_H
 #define FM_AUGMENT_ARM_WARP_NEON_H
 
@@ -27,8 +27,10 @@ FM_AUGMENT_NEON_INLINE fm_neon_doubles fm_neon_sub(fm_neon_doubles a, fm_neon_do
     return (fm_neon_doubles){vsubq_f64(a.low, b.low), vsubq_f64(a.high, b.high)};
 }
 
-FM_AUGMENT_NEON_INLINE fm_neon_doubles fm_neon_scale(fm_neon_doubles a, double by) {
-    return (fm_neon_doubles){vmulq_n_f64(a.low, by), vmulq_n_f64(a.high, by)};
+/* a + b * by, fused. */
+FM_AUGMENT_NEON_INLINE fm_neon_doubles fm_neon_add_scaled(fm_neon_doubles a, fm_neon_doubles b,
+                                                          double by) {
+    return (fm_neon_doubles){vfmaq_n_f64(a.low, b.low, by), vfmaq_n_f64(a.high, b.high, by)};
 }
 
 /* For each point, the pixel at or before it, and how far it is from that pixel. */
@@ -75,7 +77,7 @@ FM_AUGMENT_NEON_INLINE fm_neon_doubles fm_warp_line_neon(const uint8_t *px, doub
     const int32x4_t value = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(first)));
     const int32x4_t slope =
         vreinterpretq_s32_u32(vsubl_u16(vget_low_u16(second), vget_low_u16(first)));
-    return fm_neon_add(fm_neon_doubles_of(value), fm_neon_scale(fm_neon_doubles_of(slope), dx));
+    return fm_neon_add_scaled(fm_neon_doubles_of(value), fm_neon_doubles_of(slope), dx);
 }
 
 FM_AUGMENT_NEON void fm_warp_bilinear_neon(const fm_image *in, uint8_t *out, const double *x,
@@ -88,8 +90,8 @@ FM_AUGMENT_NEON void fm_warp_bilinear_neon(const fm_image *in, uint8_t *out, con
         const uint8_t *const px = in->px + (size_t)at.top[i] * row_bytes + 3 * (size_t)at.left[i];
         const fm_neon_doubles upper = fm_warp_line_neon(px, at.dx[i]);
         const fm_neon_doubles lower = fm_warp_line_neon(px + row_bytes, at.dx[i]);
-        const fm_neon_doubles part = fm_neon_scale(fm_neon_sub(lower, upper), at.dy[i]);
-        fm_warp_store_neon(out + 3 * i, fm_neon_add(upper, part), i == n - 1);
+        const fm_neon_doubles apart = fm_neon_sub(lower, upper);
+        fm_warp_store_neon(out + 3 * i, fm_neon_add_scaled(upper, apart, at.dy[i]), i == n - 1);
     }
 }
 
@@ -100,9 +102,8 @@ FM_AUGMENT_NEON_INLINE fm_neon_doubles fm_warp_polynomial_neon(fm_neon_doubles p
                                                                fm_neon_doubles p2,
                                                                fm_neon_doubles p3,
                                                                fm_neon_doubles p4, double d) {
-    const fm_neon_doubles third = fm_neon_add(p3, fm_neon_scale(p4, d));
-    const fm_neon_doubles second = fm_neon_add(p2, fm_neon_scale(third, d));
-    return fm_neon_add(p1, fm_neon_scale(second, d));
+    const fm_neon_doubles third = fm_neon_add_scaled(p3, p4, d);
+    return fm_neon_add_scaled(p1, fm_neon_add_scaled(p2, third, d), d);
 }
 
 /* The values between the second and third of four neighbors in a row. */

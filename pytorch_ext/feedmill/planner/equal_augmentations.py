@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedmill._internals import FUNCTIONAL, torchvision_version
+from feedmill.planner import contraction
 from feedmill.planner.comparing import Run, is_known, made, natively, once, why_not
 from feedmill.planner.drawing import PilCall
 from feedmill.planner.plan import FILTER_NAMES, KINDS, OP_NAMES, Op
@@ -25,6 +26,7 @@ _PARTS_OF_AUTOMATIC = (
     "RandomAdjustSharpness", "RandomPosterize", "RandomSolarize", "RandomAutocontrast",
     "RandomEqualize", "RandomInvert",
 )
+_BLENDS = ("brightness", "contrast", "saturation", "RandomAdjustSharpness")
 _WITH_FILTER = ("RandomAffine", "RandomRotation")
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 # Comparisons of each part, each with other sampled parameters.
@@ -69,6 +71,10 @@ def why_not_ops(ops: Sequence[Op], channels: int) -> list[str]:
         for at in range(0, len(same), _MAX_CHILDREN):
             found.update(_compare(same[at : at + _MAX_CHILDREN], n_channels))
     reasons = [once(part, partial(_found_of, part, found)) for part in parts]
+    if any(part.name in _BLENDS for part in parts):
+        reasons.append(contraction.why_not_blends())
+    if any(part.name in _WITH_FILTER and FILTER_NAMES[part.filter] != "nearest" for part in parts):
+        reasons.append(contraction.why_not_interpolation())
     return [reason for reason in reasons if reason]
 
 
