@@ -14,13 +14,17 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from cpus import needs_handover
 from feedmill.deferred import patches
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset
 from torchvision import transforms, tv_tensors
 
-pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
+pytestmark = [
+    needs_handover,
+    pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not()),
+]
 
 
 class Photos(Dataset):

@@ -18,6 +18,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from cpus import needs_handover
 from feedmill import _internals
 from feedmill.deferred import patches
 from feedmill.iterators.verify import VerificationError
@@ -326,6 +327,7 @@ def test_explain_says_whether_images_are_deferred(paths):
     assert "images are not deferred: deferred='off'" in loader.explain()
 
 
+@needs_handover
 def test_explain_says_why_workers_send_as_torch_does(paths):
     torch.multiprocessing.set_sharing_strategy("file_system")
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cpus import needs_handover
 from feedmill.handover import control, install_in_worker, received, sending, slots
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data._utils import worker
 
 torch_loop = worker._worker_loop
+pytestmark = needs_handover
 METHODS = ("fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")))
 
 

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from cpus import needs_handover
 from feedmill import handover
 from feedmill.handover import received, sending
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,8 @@ from test_handover import Pair, same
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data._utils import worker
 from torch.utils.data._utils.collate import default_collate_fn_map
+
+pytestmark = needs_handover
 
 torch_loop = worker._worker_loop
 N = 5000  # values of a tensor that is large enough

@@ -111,6 +111,8 @@ SPELLINGS = {
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_names_and_numbers_of_filters(small_images, name):
     for value in SPELLINGS[name]:
+        if isinstance(value, str) and isinstance(v2.Resize(20, value).interpolation, str):
+            continue  # a torchvision that does not know them by their names
         transforms = [
             v2.Compose([v2.Resize(20, value), v2.CenterCrop(24), v2.ToImage()]),
             v2.Compose([v2.RandomResizedCrop(24, interpolation=value), v2.ToImage()]),
