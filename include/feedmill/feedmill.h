@@ -308,7 +308,8 @@ typedef enum fm_resize_order {
     FM_RESIZE_PILLOW_13 = 1,        /* from 13.0: vertical if h - oh > 0 and h - oh > 2 (w - ow) */
     FM_RESIZE_PILLOW_12_2 = 2,      /* 12.2 up to 13.0: vertical if oh < h and h > 100 w */
     FM_RESIZE_TORCH = 3, /* torch's interpolate(antialias=True), always the horizontal one */
-    /* The same of float32 tensors, by FM_FILTER_BILINEAR only; see fm_float_resize. */
+    /* The same of float32 tensors, by FM_FILTER_BILINEAR only, of at most one op; see
+     * fm_float_resize. */
     FM_RESIZE_TORCH_FLOAT = 4
 } fm_resize_order;
 

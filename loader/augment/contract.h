@@ -1,7 +1,7 @@
 /*
- * A multiplication followed by an addition, as Pillow's builds compute it. Compilers contract the two
- * to one operation, which rounds once, where every CPU of the kind has it: on AArch64, but not on
- * x86-64. So some values of Pillow's blends and interpolations differ between these by one.
+ * A multiplication followed by an addition, as Pillow's builds compute it. Compilers contract the
+ * two to one operation, which rounds once, where every CPU of the kind has it: on AArch64, but not
+ * on x86-64. So some values of Pillow's blends and interpolations differ between these by one.
  */
 #ifndef FM_AUGMENT_CONTRACT_H
 #define FM_AUGMENT_CONTRACT_H
