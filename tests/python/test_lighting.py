@@ -7,6 +7,7 @@ import feedmill
 import helpers
 import pytest
 import torch
+from feedmill.iterators.torch_pixels import is_as_torch
 from feedmill.planner.lighting import _BODIES
 from helpers import MEAN, STD, Views, compose
 from lightings import EIGENVALUES, EIGENVECTORS, FORMS, Lighting, OfSelfSup
@@ -50,6 +51,8 @@ def test_values_are_the_originals(images, name):
 @pytest.mark.parametrize("name", CHAINS)
 def test_random_numbers_are_torchs(images, name, channels_last):
     """Each image draws three of torch's numbers, which it makes in pairs."""
+    if name == "noise" and not is_as_torch():
+        pytest.skip("on this CPU torch's normal_() of many numbers is another")
     dataset = ImageFolder(str(images), compose(*CHAINS[name]))
     found = []
     for kind, options in ((DataLoader, {}), (feedmill.DataLoader, {"native": "require"})):
