@@ -341,6 +341,11 @@ def n_owners(storage: torch.UntypedStorage) -> int:
     return int(_n_owners(storage._cdata))
 
 
+def n_uses(tensor: Any) -> int:
+    """How many own a tensor itself: its Python object, and what DLPack made of it."""
+    return int(tensor._use_count())
+
+
 def id_of_fd(fd: int) -> Any:
     """The key of shared memory in torch's table of storages that were sent to other processes."""
     assert _id_of_fd is not None

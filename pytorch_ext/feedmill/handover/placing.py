@@ -135,6 +135,7 @@ class Placing:
         # A storage that torch has not allocated, as of from_numpy(), has an owner of its own.
         return (
             counts == self._counts[2]
+            and _internals.n_uses(tensor) == 1
             and storage.resizable()
             and not storage.is_shared()
             and not weakref.getweakrefcount(tensor)
