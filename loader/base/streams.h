@@ -34,8 +34,10 @@ void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order);
  * above 0: 1 <= n. */
 int32_t fm_torch_multinomial(fm_mt19937 *generator, const double *probabilities, int32_t n);
 
-/* torch.empty(n).normal_() for n < 16, float32: the next of its numbers; before it is rounded. */
+/* torch.empty(n).normal_() for n < 16, float32: the next of its numbers. */
 float fm_torch_normal(fm_streams *streams);
+
+/* The same before torch rounds it to float32, to which normal_(mean, std) applies these. */
 double fm_torch_normal_double(fm_streams *streams);
 
 /* random.random(): a multiple of 2^-53 in [0, 1). */

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from feedmill._ops import native
 from feedmill.planner import contraction
+from feedmill.planner.plan import FILTERS
 from helpers import compose
 from PIL import Image
 from torchvision import transforms as T
@@ -64,3 +65,41 @@ def test_blends_of_all_values(factor):
     got = native.operate(native.OPERATION_BLEND, image.tobytes(), *image.size, base.tobytes(), 0,
                          factor)
     assert got == Image.blend(base, image, factor).tobytes()
+
+
+@pytest.mark.slow
+def test_many_blends():
+    base, image = Image.linear_gradient("L"), Image.linear_gradient("L").transpose(2)
+    base, image = (Image.merge("RGB", [one] * 3) for one in (base, image))
+    for factor in map(float, np.linspace(-1.5, 3, 181)):
+        got = native.operate(native.OPERATION_BLEND, image.tobytes(), *image.size, base.tobytes(), 0,
+                             factor)
+        assert got == Image.blend(base, image, factor).tobytes(), factor
+
+
+def affine_transforms():
+    """Sheared, moved, scaled, rotated and any other ones."""
+    random = np.random.default_rng(0)
+    for shear in map(float, np.linspace(-0.6, 0.6, 49)):
+        yield 1, shear, 0, 0, 1, 0
+        yield 1, 0, 0, shear, 1, 0
+        yield 1, 0, shear * 10, 0, 1, shear * 7
+        yield 1 + shear, 0, -3.3, 0, 1 - shear, 2.1
+    for angle in np.deg2rad(np.linspace(-180, 180, 73)):
+        c, s = float(np.cos(angle)), float(np.sin(angle))
+        yield c, s, 130 - c * 130 - s * 100, -s, c, 100 + s * 130 - c * 100
+    for _ in range(60):
+        changes = random.normal(size=6) * (0.3, 0.3, 5, 0.3, 0.3, 5)
+        yield tuple(map(float, changes + (1, 0, 0, 0, 1, 0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resample", [Image.BILINEAR, Image.BICUBIC])
+def test_many_transforms(resample):
+    noise = np.random.default_rng(0).integers(0, 256, (200, 260, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    for matrix in affine_transforms():
+        wanted = image.transform(image.size, Image.Transform.AFFINE, matrix, resample).tobytes()
+        got = native.map_pixels(native.MAPPING_AFFINE, noise.tobytes(), image.size, image.size,
+                                (*map(float, matrix), 0.0, 0.0), FILTERS[int(resample)], (0, 0, 0))
+        assert got == wanted, matrix

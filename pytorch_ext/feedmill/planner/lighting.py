@@ -34,7 +34,7 @@ _CALLED = [
 
 @dataclass(frozen=True)
 class Lighting:
-    """A call of the user's object for an image, in the place of a transform.
+    """An object of such a class, in the place of a transform.
 
     Attributes:
         transform: the object.
@@ -47,9 +47,6 @@ class Lighting:
     deviation: float
     eigenvectors: tuple[float, ...]
     eigenvalues: tuple[float, ...]
-
-    def __call__(self, image: Any) -> Any:
-        return self.transform(image)
 
     def op(self) -> Op:
         """The op, of an image that Normalize does not follow."""

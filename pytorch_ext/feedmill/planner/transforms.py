@@ -570,7 +570,7 @@ class _TransformReader:
                     self.add_reason(
                         "RandomCrop is larger than the images; pass padding= or pad_if_needed=True"
                     )
-            if max(after or ()) > MAX_SIZE_PX:
+            if max(after or size) > MAX_SIZE_PX:
                 self.add_reason(
                     f"{OP_NAMES[op.kind]} returns images wider or higher than {MAX_SIZE_PX} "
                     "pixels, the native limit"
