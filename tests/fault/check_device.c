@@ -360,10 +360,13 @@ static void use_with_failure(consumer *user, const fm_config *config, const char
     note(fm_loader_start(user->loader, &epoch, &error), &error, said, copy);
     note(take(user, 3, &error), &error, said, copy);
     note(fm_loader_stop(user->loader, &error), &error, said, copy);
-    /* What the device's thread met since then is said when the loader is used again; what fails
-     * at close nobody is left to hear. */
+    /* What the device's thread met since then is said when the loader is used again, once that
+     * thread has returned from the call; what fails at close nobody is left to hear. */
     const char *const failed = stub->failed();
-    note(fm_loader_start(user->loader, &epoch, &error), &error, said, copy);
+    for (int i = 0; i < 60000 && (i == 0 || (failed && !*said)); i++) {
+        if (i > 0) usleep(1000);
+        note(fm_loader_start(user->loader, &epoch, &error), &error, said, copy);
+    }
     if (failed && (!*said || !strstr(*said, failed)))
         complain("unchecked: %s failed, and what was said is: %s", failed,
                  *said ? *said : "nothing");
