@@ -151,6 +151,7 @@ def test_errors_are_those_of_torch(paths, tmp_path, n_workers):
         with pytest.raises(OSError, match="truncated") as caught:
             list(kind(dataset, batch_size=4, num_workers=n_workers))
         texts.append(str(caught.value).splitlines()[-1])
+        traceback.clear_frames(caught.tb)  # see helpers.take()
     assert texts[0] == texts[1]
 
 
