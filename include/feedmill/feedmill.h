@@ -574,6 +574,10 @@ typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP =
  * are not among them, apart from PNG and WebP images. */
 #define FM_REJECT_TURNED 8u
 
+/* A further bit of rejected_formats, for callers that do not convert images to RGB: images without
+ * exactly three components, such as grayscale, CMYK and those with alpha. */
+#define FM_REJECT_NOT_RGB 16u
+
 /*
  * Where batches are delivered. With a device, the loader copies them from page-locked buffers to
  * memory that the consumer provides (fm_loader_add_output()), on a stream and a thread of its own.
@@ -643,7 +647,7 @@ typedef struct fm_config {
     uint64_t max_file_bytes;   /* of a file, or an image in memory; default 256 MiB */
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
     uint32_t rejected_formats; /* of fm_format: their images are rejected with FM_ERR_KIND, for the
-                                  caller's own decoder; and FM_REJECT_TURNED; default 0: none */
+                                  caller's own decoder; and FM_REJECT_*; default 0: none */
     bool decodes_scaled;       /* decodes JPEGs at 1/2, 1/4 or 1/8 of their size where a crop has as
                                   many times the pixels per side that the resize makes of it. Faster
                                   for large images, with other pixels: those of Pillow's

@@ -40,7 +40,7 @@ void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, 
 
 /*
  * Detects the format and reads the header. FM_ERR_KIND if limits->rejected_formats has the format,
- * or FM_REJECT_TURNED and the image may be turned.
+ * or one of FM_REJECT_* that applies to the image.
  * The caller must call fm_decoder_end() afterwards, also on failure.
  */
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,

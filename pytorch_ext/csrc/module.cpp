@@ -141,6 +141,7 @@ int exec_module(PyObject *module) {
                      {"FORMAT_PNG", FM_FORMAT_PNG},
                      {"FORMAT_WEBP", FM_FORMAT_WEBP},
                      {"REJECT_TURNED", FM_REJECT_TURNED},
+                     {"REJECT_NOT_RGB", FM_REJECT_NOT_RGB},
                      {"MAPPING_AFFINE", FM_MAPPING_AFFINE},
                      {"MAPPING_PERSPECTIVE", FM_MAPPING_PERSPECTIVE},
                      {"OPERATION_BLEND", FM_OPERATION_BLEND},

@@ -11,7 +11,7 @@ import numpy as np
 from feedmill.iterators.collating import may_draw
 from feedmill.iterators.generator_states import States, streams_of
 from feedmill.iterators.global_generators import drawing_from, seeded_states
-from feedmill.iterators.pillow_fallback import transformed
+from feedmill.iterators.pillow_fallback import size_of, transformed
 from feedmill.iterators.torch_pixels import is_as_torch, with_pixels
 from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner import timm_objects
@@ -225,10 +225,10 @@ def _difference(
     handle: Any, item: Item, image: Any, sample: Any, before: States, after: States
 ) -> str:
     streams = streams_of(before)
+    width, height = size_of(image)
     views: list[Sequence[Any]] = []
     for view in range(max(1, len(item.base_dataset.views))):
-        draws, behind = handle.draws_torch(streams, *image.size, view)
-        width, height = image.size
+        draws, behind = handle.draws_torch(streams, width, height, view)
         views.append(with_pixels(handle, draws, streams, width, height, view))
         streams = behind
     what = (

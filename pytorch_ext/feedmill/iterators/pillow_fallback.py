@@ -86,7 +86,7 @@ def load_and_transform(item: Item, draws_of: DrawsOf) -> Any:
 
 
 def transformed(base_dataset: BaseDataset, image: Any, draws_of: DrawsOf) -> Any:
-    """What a dataset's transform makes of a PIL image with the given draws: see
+    """What a dataset's transform makes of a loaded image with the given draws: see
     load_and_transform()."""
     if not base_dataset.views:
         return run_steps(base_dataset.steps, image, draws_of)
@@ -108,8 +108,16 @@ def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:
     return image, target
 
 
+def size_of(image: Any) -> tuple[int, int]:
+    """(width, height) of a PIL image, or of a tensor (channels, height, width)."""
+    if isinstance(image, torch.Tensor):
+        return image.shape[-1], image.shape[-2]
+    size: tuple[int, int] = image.size
+    return size
+
+
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
-    """Applies transforms to a PIL image; see load_and_transform()."""
+    """Applies transforms to a PIL image or tensor; see load_and_transform()."""
     result = image
     for _, result in each_step(steps, image, draws_of):  # noqa: B007
         pass
@@ -120,7 +128,7 @@ def each_step(
     steps: Sequence[Step], image: Any, draws_of: DrawsOf
 ) -> Iterator[tuple[Step, Any]]:
     """Applies transforms one by one; yields (transform, its result)."""
-    draws = list(draws_of(*image.size))
+    draws = list(draws_of(*size_of(image)))
     for step in steps:
         n_ops = len(step.kinds)
         # A transform with p=0 or p=1 still draws a number: keep that off the global generator.

@@ -23,6 +23,7 @@ from feedmill.iterators.pillow_fallback import (
     draws_from,
     each_step,
     run_steps,
+    size_of,
     transformed,
 )
 from feedmill.iterators.single_samples import run_one
@@ -385,14 +386,14 @@ def _first_difference(
         return "the transform", ""
     unused = (Op(RANDOM_HORIZONTAL_FLIP),) * n_before
     image = item.load()
-    width, height = image.size
-    draws = draws_of(width, height)
+    draws = draws_of(*size_of(image))
 
     def compare(n_ops: int, wanted: Any) -> str:
         """Runs the first n ops alone, and compares their pixels with an image."""
         ops = plan.ops[:n_ops]
         if final_size(ops, None) is None:  # required of a plan: crop to the wanted size
-            ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
+            width, height = size_of(wanted)
+            ops += (Op(CENTER_CROP, height, width),)
         ops = unused + ops
         uint8_plan = replace(
             plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="", float_resize=None,
@@ -400,7 +401,8 @@ def _first_difference(
         )
         got = run_plan(uint8_plan, item, occurrence)
         if got is None:
-            return f"the dataset gives {wanted.height} x {wanted.width} pixels"
+            width, height = size_of(wanted)
+            return f"the dataset gives {height} x {width} pixels"
         return _difference(got, _as_tensor(wanted))
 
     if text := compare(0, image):
@@ -427,5 +429,7 @@ def _named(name: str, draws: Sequence[Draw]) -> str:
 def _as_tensor(image: Any) -> torch.Tensor:
     from torchvision.transforms import functional
 
+    if isinstance(image, torch.Tensor):
+        return image
     pixels: torch.Tensor = functional.pil_to_tensor(image)
     return pixels

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-from feedmill.planner import files, huggingface, timm_objects
+from feedmill.planner import files, huggingface, tensor_files, timm_objects
 from feedmill.planner.array_datasets import (
     ArrayNode,
     image_node,
@@ -47,6 +47,7 @@ from feedmill.planner.samples import (
     unsupported,
 )
 from feedmill.planner.steps import Step
+from feedmill.planner.tensor_files import TensorLoader
 from feedmill.planner.timm_tars import TarSamples
 from feedmill.planner.transforms import TransformPlan, read_transform, read_transforms
 from feedmill.planner.untouched import (
@@ -112,7 +113,7 @@ class _DatasetReader:
         self.reasons: list[str] = []
         # By id, as one dataset or transform may be used in several places.
         self._nodes: dict[int, Any] = {}
-        self._transforms: dict[int, tuple[Any, TransformPlan]] = {}
+        self._transforms: dict[tuple[int, bool], tuple[Any, TransformPlan]] = {}
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -198,14 +199,18 @@ class _DatasetReader:
 
     def _read_own(self, dataset: Any, own: OwnDataset, depth: int) -> Any:
         """The node of a dataset whose __getitem__ was understood."""
-        self.add_reasons(files.reasons_against_opening())
         load = own.load
+        is_tensor = type(load) is TensorLoader
+        if not is_tensor:
+            self.add_reasons(files.reasons_against_opening())
         steps: tuple[Step, ...] = ()
         views: tuple[tuple[Step, ...], ...] = ()
         plan: Any = None
         is_arrow = own.table is not None
         if own.table is not None:
             self.add_reasons(own.table.reasons())
+        elif is_tensor:
+            self.add_reasons(tensor_files.reasons_against(load, own.some_paths(files.probed)))
         elif own.inner is None:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(own.some_paths(files.probed)))
@@ -219,13 +224,13 @@ class _DatasetReader:
         if own.calls or own.inner is None:
             steps = tuple(Step(one, (), "") for one in own.calls)
             if not self._calls_transforms:
-                read = read_transforms(own.calls)
+                read = read_transforms(own.calls, of_tensors=is_tensor)
                 if read.reasons:
                     return self.add_reasons(read.reasons)
                 plan, steps, views = read.plan, read.steps, read.views
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
-            arrangement=own.arrangement, with_transform=own.with_transform, views=views,
+            is_image=not is_tensor, arrangement=own.arrangement, with_transform=own.with_transform, views=views,
             is_turned=is_arrow,
         )
         of = "" if own.inner is None else f" of {node.kind}"
@@ -326,22 +331,24 @@ class _DatasetReader:
         """The node of a dataset that holds samples itself; None: its transform is not supported.
         The arguments are BaseDataset's, and BaseNode's kind, by default the class's name."""
         transform = getattr(dataset, slot, None)
-        if id(transform) not in self._transforms:
+        is_tensor = type(load) is TensorLoader
+        key = id(transform), is_tensor
+        if key not in self._transforms:
             # The object is kept, so that no other one gets its id.
-            self._transforms[id(transform)] = transform, self._read_transform(transform)
-        _, read = self._transforms[id(transform)]
+            self._transforms[key] = transform, self._read_transform(transform, is_tensor)
+        _, read = self._transforms[key]
         if read.reasons:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
+            is_image=not is_tensor, arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
             with_own_files=with_own_files, views=read.views,
         )
         return BaseNode(base, kind or type(dataset).__name__)
 
-    def _read_transform(self, transform: Any) -> TransformPlan:
+    def _read_transform(self, transform: Any, of_tensors: bool = False) -> TransformPlan:
         if not self._calls_transforms:
-            return read_transform(transform)
+            return read_transform(transform, of_tensors=of_tensors)
         if transform is None:
             return TransformPlan(None)
         if not callable(transform):
@@ -410,15 +417,19 @@ class _DatasetReader:
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
-        self.add_reasons(files.reasons_against_loader(dataset.loader))
-        self.add_reasons(files.reasons_against_opening())
+        load = tensor_files.loader_of(dataset.loader) or dataset.loader
+        if type(load) is TensorLoader:
+            self.add_reasons(files.reasons_against_tensors(load, dataset.samples))
+        else:
+            self.add_reasons(files.reasons_against_loader(dataset.loader))
+            self.add_reasons(files.reasons_against_opening())
+            self.add_reasons(files.reasons_against_samples(dataset.samples))
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
-        self.add_reasons(files.reasons_against_samples(dataset.samples))
         find = dataset.samples.__getitem__
         if arrangement != PAIR:
             find = ArrangedSamples(dataset.samples, arrangement).find
-        node = self._base_node(dataset, find, dataset.loader, False, "transform", arrangement)
+        node = self._base_node(dataset, find, load, False, "transform", arrangement)
         return node if untouched else None
 
     # ---- timm's ImageDataset ---------------------------------------------------------------------

@@ -119,6 +119,11 @@ def _with_luma(data: bytes, factors: int) -> bytes:
     return data[:at] + bytes([factors]) + data[at + 1 :]
 
 
+def colored_jpegs() -> list[tuple[str, bytes]]:
+    """(name, file) of the JPEGs with three components."""
+    return [(name, data) for name, data in _jpegs() if name not in ("grey", "CMYK")]
+
+
 def made_jpegs() -> list[bytes]:
     """The JPEGs that are compared with Pillow, for comparing with other decoders."""
     return [data for _, data in _jpegs()]

@@ -8,6 +8,7 @@ from typing import Any
 
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.folders import original_loaders
+from feedmill.planner.tensor_files import TensorLoader, reasons_against
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
 from feedmill.remote.sources import open_source
@@ -87,6 +88,17 @@ def reasons_against_samples(samples: Any) -> list[str]:
         return reasons_against_names([str(sample[0]) for sample in samples[probed(len(samples))]])
     except (TypeError, IndexError, KeyError):
         return ["the dataset's samples are not (path, target) pairs"]
+
+
+def reasons_against_tensors(loader: TensorLoader, samples: Any) -> list[str]:
+    """As reasons_against_samples(), for files that are loaded as tensors."""
+    if type(samples) not in (list, tuple) or not samples:
+        return reasons_against_samples(samples)
+    try:
+        paths = [str(sample[0]) for sample in samples[probed(len(samples))]]
+    except (TypeError, IndexError, KeyError):
+        return reasons_against_samples(samples)
+    return reasons_against(loader, paths)
 
 
 def reasons_against_names(paths: Sequence[str]) -> list[str]:

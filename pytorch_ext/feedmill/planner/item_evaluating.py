@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner import huggingface
+from feedmill.planner import huggingface, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.evaluating import Evaluator
@@ -199,6 +199,8 @@ class ItemEvaluator(Evaluator):
         owner = self._value(node.value)
         if type(owner) in _UNKNOWN:
             raise self._error(node, f"it reads {node.attr} of what it looks up")
+        if (mode := tensor_files.member_of_modes(owner, node.attr)) is not None:
+            return mode
         return super()._attribute(node)
 
     def _item(self, node: ast.AST, owner: Any, at: Any) -> Any:
@@ -333,6 +335,8 @@ class ItemEvaluator(Evaluator):
         function = self._value(node.func)
         if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
+        if tensor_files.is_function(function):
+            return self._load_tensor(node, function)
         arguments = [self._value(one) for one in node.args]
         if function is dict and not arguments and all(one.arg for one in node.keywords):
             return DictSample({str(one.arg): self._value(one.value) for one in node.keywords})
@@ -449,6 +453,18 @@ class ItemEvaluator(Evaluator):
             return self._loaded(node, path, function)
         return None
 
+    def _load_tensor(self, node: ast.Call, function: Any) -> ImageValue:
+        """A call of torchvision's decode_image() or read_image() of a path."""
+        arguments, keywords = self._arguments(node, node.args)
+        for name, value in zip(("path", "mode", "apply_exif_orientation"), arguments):
+            keywords[name] = value
+        path = keywords.pop("path", None) or keywords.pop("input", None)
+        mode, turns = keywords.pop("mode", None), keywords.pop("apply_exif_orientation", False)
+        loader = tensor_files.loader_of(function, mode, turns)
+        if type(path) is not Value or keywords or loader is None:
+            raise self._error(node, f"it calls {function.__name__}() in an unknown way")
+        return self._loaded(node, path, loader)
+
     def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
         assert isinstance(node.func, ast.Attribute)
         is_plain = len(node.args) == 1 and not node.keywords
@@ -459,5 +475,6 @@ class ItemEvaluator(Evaluator):
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
         if self.inner is not None or self.load is not None:
             raise self._error(node, "it opens more than one file")
-        self.path, self.load, self._state = path, load, ImageState(True, "RGB")
+        is_pil = type(load) is not tensor_files.TensorLoader
+        self.path, self.load, self._state = path, load, ImageState(is_pil, "RGB")
         return ImageValue(0)

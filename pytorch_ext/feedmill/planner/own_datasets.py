@@ -35,7 +35,7 @@ class OwnDataset:
     Attributes:
         inner: the dataset of which it takes a sample; None: it opens a file.
         inner_index: the index there.
-        load: path -> PIL image, if it opens a file.
+        load: path -> PIL image, or a TensorLoader, if it opens a file.
         table: of Hugging Face, of which it takes rows; None: none.
         calls: the transforms that it applies, in order.
         takes_pil: it was evaluated for a PIL image in the inner dataset's sample.

@@ -17,6 +17,7 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
+from feedmill.planner.tensor_files import REJECTED, TensorLoader
 from feedmill.remote.names import has_fsspec_names, has_names, shown
 from feedmill.remote.sources import open_source
 
@@ -57,13 +58,13 @@ class BaseDataset:
     Attributes:
         dataset: the user's object.
         find: index -> (path, target); raises what the dataset raises.
-        load: path -> PIL image; raises what the dataset raises.
+        load: path -> PIL image, or a TensorLoader; raises what the dataset raises.
         has_feedmill_item: the dataset has the method feedmill_item. Instead of a path it may return
             an image's bytes, a byte range of a file, or an exception.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
         plan, steps: as read_transform() returns them. In hybrid mode, which calls the transform:
             None, and one step that is the whole transform.
-        is_image: load() returns an image, so the native decoder may read the file.
+        is_image: load() returns a PIL image, so the native decoder may read the file for it.
         arrangement: of the sample's parts in what the dataset returns. If it is not PAIR, find()
             returns the parts other than the image in the place of the target, as a tuple.
         with_transform: (transform, copy_with): returns a copy of the dataset that calls another
@@ -228,7 +229,7 @@ class Item(NamedTuple):
             return size
 
     def load(self) -> Any:
-        """The PIL image; raises what the dataset raises."""
+        """The PIL image, or the tensor of a TensorLoader; raises what the dataset raises."""
         return self.base_dataset.load(self.source())
 
     def own_sample(self) -> Any:
@@ -392,6 +393,8 @@ class Source:
         self.gives_bytes: bool = any(one.has_feedmill_item for one in node.base_datasets)
         self.names_remote = _have(has_names, node.base_datasets)
         self.names_fsspec = _have(has_fsspec_names, node.base_datasets)
+        if any(type(one.load) is TensorLoader for one in node.base_datasets):
+            self.rejects = REJECTED
         self._node = node
 
     @property

@@ -98,7 +98,10 @@ class TransformPlan:
 
 
 def read_transform(
-    transform: Any, size: tuple[int, int] | None = None, channels: int = 3
+    transform: Any,
+    size: tuple[int, int] | None = None,
+    channels: int = 3,
+    of_tensors: bool = False,
 ) -> TransformPlan:
     """Translates a transform, as it is now, into a plan.
 
@@ -107,24 +110,33 @@ def read_transform(
     Args:
         size: (height, width), if all images have the same size.
         channels: of the images: 3, or 1 for grayscale.
+        of_tensors: the images are uint8 tensors (channels, height, width) in the memory format of
+            PILToTensor's, else PIL images.
     """
+    if transform is None and of_tensors:
+        return read_transforms([], size, channels, of_tensors)
     if transform is None:
         reason = (
             "the dataset has no transform, so its samples are PIL images; add one that ends in "
             "ToTensor or PILToTensor"
         )
         return TransformPlan(None, reasons=(reason,))
-    return read_transforms([transform], size, channels)
+    return read_transforms([transform], size, channels, of_tensors)
 
 
 def read_transforms(
-    transforms: Sequence[Any], size: tuple[int, int] | None = None, channels: int = 3
+    transforms: Sequence[Any],
+    size: tuple[int, int] | None = None,
+    channels: int = 3,
+    of_tensors: bool = False,
 ) -> TransformPlan:
     """As read_transform(), for several transforms that are applied in order."""
     if len(transforms) == 1 and (views := views_in(transforms[0])) is not None:
-        return _read_views(views, size, channels)
+        return _read_views(views, size, channels, of_tensors)
     reader = _TransformReader(size, PixelValues(channels))
     try:
+        if of_tensors:
+            reader.begin_with_tensors()
         for transform in transforms:
             for one in flatten(transform, state_of=reader.image_state):
                 reader.read(one)
@@ -150,10 +162,10 @@ def read_transforms(
 
 
 def _read_views(
-    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int
+    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int, of_tensors: bool
 ) -> TransformPlan:
     """Translates the transforms of each view into a plan for all of them."""
-    read = [read_transforms(transforms, size, channels) for transforms in views]
+    read = [read_transforms(transforms, size, channels, of_tensors) for transforms in views]
     reasons = list(dict.fromkeys(reason for one in read for reason in one.reasons))
     if any(one.views for one in read):
         reasons.append("a view of a sample is itself a list of images")
@@ -201,6 +213,12 @@ class _TransformReader:
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
+
+    def begin_with_tensors(self) -> None:
+        """Before the first transform: the images are tensors, as if PILToTensor had made them."""
+        from torchvision.transforms import PILToTensor
+
+        self.pixels.read(PILToTensor(), "PILToTensor", V1, self.ops)
 
     def read(self, transform: Any) -> None:
         """Reads the next transform. If it is not supported, adds the reason."""

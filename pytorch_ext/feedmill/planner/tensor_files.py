@@ -1,0 +1,143 @@
+"""torchvision's functions that decode an image file to a tensor, ``decode_image`` and
+``read_image``, as a dataset's way to open files.
+
+JPEGs of three components are decoded natively, if torchvision decodes them to the same pixels. All
+other files are decoded by torchvision: it converts some of them in its own way, and leaves others as
+they are by default.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedmill._ops import native
+from feedmill.planner.comparing import once, why_not
+from feedmill.planner.equality import colored_jpegs
+from feedmill.planner.untouched import is_original
+
+_MODULE = "torchvision.io.image"
+_FUNCTIONS = ("decode_image", "read_image")
+_UNCHANGED, _RGB = "UNCHANGED", "RGB"
+# Images that only torchvision decodes, as fm_config.rejected_formats.
+REJECTED = native.FORMAT_PNG | native.FORMAT_WEBP | native.REJECT_NOT_RGB
+_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+_N_HEADERS = 16
+
+
+class TensorLoader:
+    """path -> the uint8 tensor (channels, height, width) that the dataset's call returns. Raises
+    what it raises. Equal calls are one object.
+
+    Attributes:
+        mode: of torchvision's ImageReadMode, "UNCHANGED" or "RGB".
+    """
+
+    def __init__(self, name: str, mode: str) -> None:
+        self._name = name
+        self.mode = mode
+
+    def __call__(self, path: Any) -> torch.Tensor:
+        module = sys.modules[_MODULE]
+        image: torch.Tensor = getattr(module, self._name)(path, module.ImageReadMode[self.mode])
+        return image
+
+    def __str__(self) -> str:
+        return f"torchvision.io.{self._name}"
+
+
+_LOADERS = {
+    (name, mode): TensorLoader(name, mode) for name in _FUNCTIONS for mode in (_UNCHANGED, _RGB)
+}
+
+
+def is_function(function: Any) -> bool:
+    """Whether a function is one of torchvision's that load files as tensors."""
+    found = [getattr(sys.modules.get(_MODULE), name, None) for name in _FUNCTIONS]
+    return function is not None and any(function is one for one in found)
+
+
+def loader_of(function: Any, mode: Any = None, turns: Any = False) -> TensorLoader | None:
+    """The loader of a call ``function(path, mode, turns)``; None: natively it can't be replaced.
+
+    Args:
+        mode: an ImageReadMode, or its name as torchvision takes it; None: not given.
+    """
+    name = getattr(function, "__name__", "")
+    if not is_function(function) or not is_original(function, _MODULE, name) or turns is not False:
+        return None
+    modes = sys.modules[_MODULE].ImageReadMode
+    if type(mode) is str and name == "decode_image":
+        mode = modes.__members__.get(mode.upper())
+    if mode is None:
+        return _LOADERS[name, _UNCHANGED]
+    return _LOADERS.get((name, mode.name)) if type(mode) is modes else None
+
+
+def member_of_modes(owner: Any, name: str) -> Any:
+    """``ImageReadMode.RGB``; None: another attribute, or one of something else."""
+    modes = getattr(sys.modules.get(_MODULE), "ImageReadMode", None)
+    return None if owner is not modes or modes is None else modes.__members__.get(name)
+
+
+def reasons_against(loader: TensorLoader, paths: Sequence[str]) -> list[str]:
+    """Reasons why most of a dataset's files can't be decoded natively.
+
+    Args:
+        paths: of some of the files.
+    """
+    if reason := _why_not_jpegs():
+        return [reason]
+    n_jpegs = sum(path.lower().endswith(_SUFFIXES) for path in paths)
+    if 2 * n_jpegs < len(paths):
+        return [
+            f"most files are no JPEGs by name ({n_jpegs} of {len(paths)} sampled files are); of "
+            f"those that {loader} reads, only JPEGs are decoded natively"
+        ]
+    if loader.mode == _UNCHANGED:
+        for path in paths[:: max(1, len(paths) // _N_HEADERS)]:
+            if reason := _why_unchanged(path):
+                return [f"{path} is {reason}, which {loader} does not change; pass mode='RGB'"]
+    return []
+
+
+def _why_unchanged(path: str) -> str:
+    """What an image is that has not three channels; "" if it is not known to be another one."""
+    try:
+        with open(os.fspath(path), "rb") as file:
+            header = native.image_header(file.read())
+    except OSError:
+        return ""
+    if type(header) is not tuple or header[4] == 3:
+        return ""
+    return f"an image of {header[4]} channels"
+
+
+def _why_not_jpegs() -> str:
+    def compare() -> str:
+        version = getattr(sys.modules.get("torchvision"), "__version__", "?")
+        return why_not("decodes JPEGs to tensors", _differing, f"torchvision {version}")
+
+    return once("JPEGs as tensors", compare)
+
+
+def _differing() -> list[str]:
+    different = []
+    for name, data in colored_jpegs():
+        decoded = native.imread(data, False, 1 << 20)
+        if type(decoded) is not tuple:
+            continue
+        pixels, height, width = decoded
+        wanted = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        for mode in (_UNCHANGED, _RGB):
+            module = sys.modules[_MODULE]
+            got = module.decode_image(encoded, module.ImageReadMode[mode])
+            if not np.array_equal(got.permute(1, 2, 0).numpy(), wanted):
+                different.append(f"{name}, {mode}")
+    return different
