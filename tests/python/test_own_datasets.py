@@ -40,6 +40,11 @@ from torchvision.datasets import (
 from torchvision.datasets import folder as folder_module
 from torchvision.datasets.folder import default_loader
 
+try:
+    import pandas
+except ImportError:
+    pandas = None  # methods that use it are not understood
+
 HEAD = (T.Resize((8, 8)), T.PILToTensor())
 LOG = []
 
@@ -275,7 +280,27 @@ class Texts(Files):
         return self.transform(Image.open("" + path).convert("RGB")), *values
 
 
+class Formatted(Files):
+    """Strings that are formatted."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.root = os.path.dirname(os.path.dirname(self.paths[0]))
+        self.pairs = [(label, -label) for label in self.labels]
+
+    def __getitem__(self, index):
+        label = self.labels[index]
+        path = self.root + "/" + f"class{label}/{self.paths[index][-7:-4]}.jpg"
+        texts = ("%s/%03d" % (self.root, label), "%d" % label, "%s-%s" % self.pairs[index],  # noqa: UP031
+                 "{}/{:>4}.jpg".format(self.root, index), "{1}{0}{1}".format(label, index),  # noqa: UP030,UP032
+                 f"{label:+05d} {index}", f"{path[-3:]:>9}", f"{self.nothing}{1.5}")
+        return self.transform(Image.open(path).convert("RGB")), torch.tensor(label), *texts
+
+    nothing = None
+
+
 NATIVE = {
+    "formatted": lambda f, t: Formatted(f(), t),
     "by_name": lambda f, t: ByName(f(), t),
     "texts": lambda f, t: Texts(f(), t),
     "with_names": lambda f, t: WithNames(f(t)),
@@ -443,7 +468,14 @@ VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbe
           "self.root + path", "path + label", "label + path", "re.search('_(.)', path).groups()[0]",
           "re.match('q', path).group()", "self.root.split(path)", "self.lettered[path[-5]]", "path.strip(index)",
           "os.path.splitext(path)[1]", "label.lower()", "self.paths[index].rpartition('.')[0].upper()",
-          "str(label)[0]", "self.pairs[index][-1]", "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
+          "str(label)[0]", "self.pairs[index][-1]", "f'{path}-{label}'", "f'{label:03d}'",
+          "'%s' % label", "'%d %s' % (label, path)", "'%s-%s' % self.pairs[index]", "'{}'.format(path)",
+          "'{1:>5}{0}'.format(label, index)", "torch.tensor(label)", "torch.tensor(label, dtype=torch.float)",
+          "self.frame.iloc[index, 1]", "self.frame.iloc[index]['name']", "self.frame.iloc[index].number",
+          "self.frame.loc[index, 'name']", "self.frame['number'][index]", "self.frame.name.iloc[index]",
+          "self.frame.at[index, 'number']", "self.frame.number.values[index]", "self.frame.name[index].upper()",
+          "self.frame.iat[index, -1]", "self.frame.iloc[index][0]", "self.frame.iloc[index]", "self.frame.mixed[index]",
+          "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
 IMAGES = ["Image.open(path).convert('RGB')", "Image.open(self.paths[index]).convert('RGB')",
           "self.loader(path)", "self.load(index)", "self.inner.__getitem__(index)[0]",
           "self.inner[index][0]", "self.turn(image)", "self.cut(image)",
@@ -516,7 +548,7 @@ def does_what_was_understood(small_images, lines, index):
     text = "\n".join(["class Own:", "    def __getitem__(self, index):",
                       *("        " + line for line in lines), METHODS])
     linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
-    scope = {"Image": Image, "os": os, "re": re, "__name__": "random_methods"}
+    scope = {"Image": Image, "os": os, "re": re, "torch": torch, "__name__": "random_methods"}
     exec(compile(text, name, "exec"), scope)
     own = scope["Own"]()
     own.inner = ImageFolder(str(small_images))
@@ -526,6 +558,8 @@ def does_what_was_understood(small_images, lines, index):
     own.labels, own.numbers = [*range(4), None, *range(4)], np.arange(9)[::-1].copy()
     own.pairs, own.rows = [(i % 3, -i) for i in range(9)], torch.arange(18).reshape(9, 2)
     own.lettered = {str(i): i for i in range(4)}
+    if pandas is not None:
+        own.frame = pandas.DataFrame({"name": own.names, "number": own.numbers, "mixed": own.labels})
     own.turn, own.cut, own.nothing = T.RandomHorizontalFlip(1.0), T.CenterCrop(15), None
     own.both, own.loader, own.n = [own.cut, own.turn], default_loader, 0
     try:
@@ -844,9 +878,17 @@ class Changed(Files):
 
 
 class Formats(Files):
+    """A format that may call methods of what it formats."""
+
     def __getitem__(self, index):
         path = self.paths[index]
-        return self.transform(Image.open(path).convert("RGB")), "{}".format(path)  # noqa: UP032
+        return self.transform(Image.open(path).convert("RGB")), "{0[0]}".format(path)  # noqa: UP030
+
+
+class Represents(Files):
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return self.transform(Image.open(path).convert("RGB")), f"{path!r}"
 
 
 class TellsAnotherClass(ImageFolder):
@@ -873,7 +915,7 @@ def with_another_function(folder, transform):
 
 
 LEFT = [OwnTexts, OwnKeys, LogsLabels, Draws, ByText, Remembered, ReplacedBy, RenamedPaths, Changed,
-        Formats, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
+        Formats, Represents, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
         with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
         GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
         SubsetOfOwn, with_two_transforms, over_unknown]

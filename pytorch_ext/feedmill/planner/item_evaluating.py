@@ -4,6 +4,7 @@ which transforms it applies, and what it returns, as functions of the index."""
 from __future__ import annotations
 
 import ast
+import string
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner import huggingface, tensor_files
+from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.evaluating import Evaluator
@@ -19,10 +20,12 @@ from feedmill.planner.folders import original_loaders
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.looked_up import (
     CONSTANTS,
+    ROW,
     TEXT,
     TEXTS,
     Value,
     constant,
+    formatted_of,
     function_of,
     has_plain_keys,
     is_plain,
@@ -75,7 +78,7 @@ def open_rgb(path: Any) -> Any:
 
 
 # Stand for what is looked up.
-_UNKNOWN = (Value, Sample, DictSample, _Opened, _Row)
+_UNKNOWN = (Value, Sample, DictSample, _Opened, _Row, tables.Table)
 
 
 def parts_of(result: Any) -> list[Any]:
@@ -188,7 +191,51 @@ class ItemEvaluator(Evaluator):
             if isinstance(node.slice, ast.Slice):
                 return self._slice(node, node.slice, self._value(node.value))
             return self._item(node, self._value(node.value), self._value(node.slice))
+        if isinstance(node, ast.JoinedStr):
+            return self._formatted(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return self._by_percent(node)
         return super()._value(node)
+
+    def _formatted(self, node: ast.JoinedStr) -> Value:
+        """``f"{name}.jpg"``"""
+        parts: list[tuple[str, Value, str]] = []
+        text = ""
+        for one in node.values:
+            if isinstance(one, ast.Constant):
+                text += str(one.value)
+                continue
+            assert isinstance(one, ast.FormattedValue)
+            spec = "" if one.format_spec is None else self._constant_text(one.format_spec)
+            value = self._value(one.value)
+            value = constant(value) if type(value) in CONSTANTS else value
+            if one.conversion != -1 or type(value) is not Value:
+                raise self._error(node, "it formats something else than what it looks up")
+            parts.append((text, value, spec))
+            text = ""
+        parts.append((text, constant(""), ""))
+        how = "".join(f"{text}{{:{spec}}}" for text, _, spec in parts)
+        return self._made(formatted_of(parts), [one for _, one, _ in parts], None, TEXT, how)
+
+    def _constant_text(self, node: ast.expr) -> str:
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        if not all(isinstance(one, ast.Constant) for one in parts):
+            raise self._error(node, "it formats a value in a format that is not constant")
+        return "".join(str(one.value) for one in parts if isinstance(one, ast.Constant))
+
+    def _by_percent(self, node: ast.BinOp) -> Any:
+        """``"%05d.jpg" % number``"""
+        text, given = self._value(node.left), self._value(node.right)
+        values = given if type(given) is Sample else [given]
+        made = [constant(one) if type(one) in CONSTANTS else one for one in values]
+        if type(text) is not str or not all(type(one) is Value for one in made):
+            raise self._error(node, "it formats something else than what it looks up")
+
+        def formatted(index: Any, sample: Any) -> str:
+            parts = tuple(one.of(index, sample) for one in made)
+            return text % (parts if type(given) is Sample else parts[0])
+
+        return self._made(formatted, made, None, TEXT, f"{text!r}%{type(given) is Sample}")
 
     def _set_field(self, node: ast.AST, fields: DictSample, key: Any, value: Any) -> None:
         if type(key) is not str:
@@ -197,13 +244,51 @@ class ItemEvaluator(Evaluator):
 
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self._value(node.value)
+        if tables.is_table(owner) or type(owner) is tables.Table:
+            return self._part_of_table(node, owner)
+        if type(owner) is Value and owner.kind == ROW:
+            return self._field(node, owner, node.attr, True)
         if type(owner) in _UNKNOWN:
             raise self._error(node, f"it reads {node.attr} of what it looks up")
         if (mode := tensor_files.member_of_modes(owner, node.attr)) is not None:
             return mode
         return super()._attribute(node)
 
+    def _part_of_table(self, node: ast.Attribute, owner: Any) -> tables.Table:
+        part = tables.part_of(self._table(node, owner), node.attr)
+        if part is None:
+            raise self._error(node, f"it reads {node.attr} of a table of pandas")
+        return part
+
+    def _table(self, node: ast.AST, owner: Any) -> tables.Table:
+        try:
+            return owner if type(owner) is tables.Table else tables.table_of(owner)
+        except NotUnderstood as error:
+            raise self._error(node, str(error)) from None
+
+    def _in_table(self, node: ast.AST, owner: Any, at: Any) -> Any:
+        """A column of a table, or an element or row by the index."""
+        table = self._table(node, owner)
+        if (column := tables.column_of(table, at)) is not None:
+            return column
+        try:
+            of, sources, kind, how = tables.lookup(table, at)
+        except NotUnderstood as error:
+            raise self._error(node, str(error)) from None
+        return self._made(of, sources, table.root, kind, how)
+
+    def _field(self, node: ast.AST, row: Value, name: Any, is_attribute: bool) -> Value:
+        try:
+            of, sources, how = tables.field_of_row(row, name, is_attribute)
+        except NotUnderstood as error:
+            raise self._error(node, str(error)) from None
+        return self._made(of, sources, None, None, how)
+
     def _item(self, node: ast.AST, owner: Any, at: Any) -> Any:
+        if tables.is_table(owner) or type(owner) is tables.Table:
+            return self._in_table(node, owner, at)
+        if type(owner) is Value and owner.kind == ROW:
+            return self._field(node, owner, at, False)
         if type(owner) is DictSample and type(at) is str and at in owner:
             return owner[at]
         if type(owner) is _Row and type(at) is str:
@@ -319,6 +404,31 @@ class ItemEvaluator(Evaluator):
             return None
         return super()._assign(target, value)
 
+    def _execute(self, statement: ast.stmt) -> None:
+        if not self._makes_int(statement):
+            super()._execute(statement)
+
+    def _makes_int(self, statement: ast.stmt) -> bool:
+        """Executes ``if torch.is_tensor(index): index = index.tolist()``. False: it is another
+        statement."""
+        if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) != 1:
+            return False
+        test, body = statement.test, statement.body[0]
+        if not isinstance(test, ast.Call) or len(test.args) != 1 or test.keywords:
+            return False
+        name = test.args[0]
+        if not isinstance(name, ast.Name) or self._names.get(name.id) is not self._index:
+            return False
+        if ast.unparse(body) not in (f"{name.id} = {name.id}.{one}()" for one in ("tolist", "item")):
+            return False
+        if self._value(test.func) is not torch.is_tensor:
+            return False
+        self._names[name.id] = self._made(
+            lambda index, _: index.tolist() if torch.is_tensor(index) else index,
+            [self._index], how="tolist",
+        )
+        return True
+
     # ---- calls -----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> Any:
@@ -328,6 +438,8 @@ class ItemEvaluator(Evaluator):
                 return self._called_item(node, owner)
             if type(owner) is _Opened:
                 return self._convert(node, owner)
+            if type(owner) is str and node.func.attr == "format" and not node.keywords:
+                return self._by_format(node, owner)
             if type(owner) is Value:
                 return self._method_of_value(node, node.func.attr, owner)
             if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
@@ -337,6 +449,8 @@ class ItemEvaluator(Evaluator):
             raise self._error(node, "it calls something that it looks up")
         if tensor_files.is_function(function):
             return self._load_tensor(node, function)
+        if function is torch.tensor:
+            return self._tensor(node)
         arguments = [self._value(one) for one in node.args]
         if function is dict and not arguments and all(one.arg for one in node.keywords):
             return DictSample({str(one.arg): self._value(one.value) for one in node.keywords})
@@ -403,6 +517,34 @@ class ItemEvaluator(Evaluator):
                 return self._result_of(call, [owner, *values])
         raise self._error(node, f"it calls {name}() of what it looks up")
 
+    def _tensor(self, node: ast.Call) -> Value:
+        """``torch.tensor(label, dtype=torch.long)``"""
+        given, keywords = self._arguments(node, node.args)
+        dtype = keywords.pop("dtype", None)
+        if len(given) != 1 or type(given[0]) is not Value or keywords:
+            raise self._error(node, "it makes a tensor of something else than what it looks up")
+        if dtype is not None and type(dtype) is not torch.dtype:
+            raise self._error(node, "it makes a tensor of an unknown dtype")
+        value = given[0]
+        return self._made(
+            lambda index, sample: torch.tensor(value.of(index, sample), dtype=dtype),
+            [value], None, None, f"tensor of {dtype}",
+        )
+
+    def _by_format(self, node: ast.Call, text: str) -> Value:
+        """``"{}.jpg".format(name)``"""
+        given, _ = self._arguments(node, node.args)
+        values = [constant(one) if type(one) in CONSTANTS else one for one in given]
+        fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        if not all(type(one) is Value for one in values) or not all(
+            name == "" or name.isdecimal() for name in fields
+        ):
+            raise self._error(node, "it formats something else than what it looks up")
+        return self._made(
+            lambda index, sample: text.format(*(one.of(index, sample) for one in values)),
+            values, None, TEXT, f"{text!r}.format",
+        )
+
     def _result_of(self, call: tuple[Any, str | None], values: Sequence[Value]) -> Value:
         function, kind = call
         return self._made(
@@ -411,6 +553,8 @@ class ItemEvaluator(Evaluator):
         )
 
     def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        if isinstance(node.op, ast.Add) and type(one) is type(other) is str:
+            return one + other
         if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):
             if (made := sum_of(one, other)) is not None:
                 return self._made(made.of, made.sources, None, made.kind, made.how)

@@ -20,9 +20,10 @@ CONSTANTS = (int, float, str, bool, type(None))
 _PLAIN = (*CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
 _ROWS = (list, tuple)
 
-# Kinds of values: a string, several strings, and the result of a regular expression. A value may
-# turn out to be None or another object. The methods below fail for it, as the dataset's calls do.
-TEXT, TEXTS, MATCH = "text", "texts", "match"
+# Kinds of values: a string, several strings, the result of a regular expression, and a row of a
+# DataFrame. A value may turn out to be None or another object. The methods below fail for it, as
+# the dataset's calls do.
+TEXT, TEXTS, MATCH, ROW = "text", "texts", "match", "row"
 
 # Functions of values, and the kind of their result if all arguments are strings.
 _FUNCTIONS: tuple[tuple[Any, str | None], ...] = (
@@ -48,7 +49,7 @@ class Value:
     Attributes:
         sources: the Values of which it is made.
         container: that is looked up for it, or a constant; None: none.
-        kind: TEXT, TEXTS or MATCH; None: not known.
+        kind: TEXT, TEXTS, MATCH or ROW; None: not known.
         how: what is done with the sources, for text().
         is_constant: it is the container, whatever the index.
         n_steps: in which it is made.
@@ -136,13 +137,13 @@ def is_plain(container: Any) -> bool:
     if kind not in (*_ROWS, dict):
         return True
     elements = container.values() if kind is dict else container
-    if not _are_plain(set(map(type, elements)) - set(_ROWS), elements):
+    if not are_plain(set(map(type, elements)) - set(_ROWS), elements):
         return False
     rows = [one for one in elements if type(one) in _ROWS]
-    return _are_plain(set(map(type, itertools.chain.from_iterable(rows))), *rows)
+    return are_plain(set(map(type, itertools.chain.from_iterable(rows))), *rows)
 
 
-def _are_plain(kinds: set[type], *containers: Iterable[Any]) -> bool:
+def are_plain(kinds: set[type], *containers: Iterable[Any]) -> bool:
     """Whether the elements, of these types, of some containers are plain values."""
     if not all(one in _PLAIN or one.__module__ == "numpy" for one in kinds):
         return False
@@ -163,6 +164,17 @@ def function_of(function: Any, values: Sequence[Value]) -> tuple[Any, str | None
         return (function, MATCH) if len(values) == 2 and are_texts else None
     kind = next((kind for one, kind in _FUNCTIONS if function is one), "")
     return None if kind == "" else (function, kind if are_texts or function is str else None)
+
+
+def formatted_of(parts: Sequence[tuple[str, Value, str]]) -> Callable[[Any, Any], str]:
+    """An f-string: of each part its text before, a value, and the value's format."""
+
+    def of(index: Any, sample: Any) -> str:
+        return "".join(
+            f"{text}{format(value.of(index, sample), spec)}" for text, value, spec in parts
+        )
+
+    return of
 
 
 def method_of(name: str, owner: Value, values: Sequence[Value]) -> tuple[Any, str | None] | None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from feedmill.planner import tables
 from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
 from feedmill.planner.evaluating import is_own
 from feedmill.planner.image_calls import Convert, ImageValue
@@ -80,6 +81,7 @@ class OwnDataset:
             probed: number of samples -> which of them.
         """
         lengths = [len(one) for one in self.determined_by if type(one) in _SIZED]
+        lengths += tables.lengths(self.determined_by)
         paths = []
         for index in range(min(lengths, default=0))[probed(min(lengths, default=0))]:
             try:

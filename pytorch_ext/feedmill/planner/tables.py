@@ -1,0 +1,193 @@
+"""What a dataset's ``__getitem__`` looks up by its index in a DataFrame or Series of pandas.
+
+A lookup is done by pandas itself each time, as the dataset would do it. What is known beforehand is
+only that it runs no code of the user's: the classes are pandas' own, and the elements plain values.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.looked_up import CONSTANTS, ROW, TEXT, Value, are_plain
+from feedmill.planner.untouched import is_original
+
+_INDEXERS = ("iloc", "loc", "iat", "at")
+
+
+class Table:
+    """A DataFrame or Series of the user's, or what is read of it without the index: one of its
+    columns, an indexer such as ``iloc``, or its values as an array.
+
+    Attributes:
+        root: the user's object.
+        read: () -> what is read. It is read anew for each lookup, as the dataset does.
+        steps: how, as text.
+        indexer: the name of the indexer; "": none.
+    """
+
+    def __init__(
+        self, root: Any, read: Callable[[], Any], steps: str = "", indexer: str = ""
+    ) -> None:
+        self.root = root
+        self.read = read
+        self.steps = steps
+        self.indexer = indexer
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a DataFrame or a Series of pandas, and not of a subclass."""
+    return type(value) in _kinds()
+
+
+def _kinds() -> tuple[type, ...]:
+    pandas = sys.modules.get("pandas")
+    found = (getattr(pandas, name, None) for name in ("DataFrame", "Series"))
+    return tuple(one for one in found if isinstance(one, type))
+
+
+def table_of(value: Any) -> Table:
+    """A DataFrame or Series. NotUnderstood if its index may hold objects of the user's."""
+    _check(value)
+    return Table(value, lambda: value)
+
+
+def _check(value: Any) -> None:
+    pandas = sys.modules["pandas"]
+    for kind in (type(value), *(() if type(value) is pandas.Series else (pandas.Series,))):
+        for name in _INDEXERS:
+            of_class = getattr(kind, name)
+            getter = of_class.fget if type(of_class) is property else None
+            if not is_original(getter, "pandas.core.indexing", f"IndexingMixin.{name}"):
+                raise NotUnderstood(f"pandas.{kind.__name__}.{name} was replaced")
+    if type(value.index) is not pandas.RangeIndex and not (
+        type(value.index) is pandas.Index and _has_plain_elements(value.index)
+    ):
+        raise NotUnderstood("the index of its table holds neither numbers nor strings")
+
+
+def _has_plain_elements(column: Any) -> bool:
+    """Whether the elements of a Series or Index are numbers, strings or None."""
+    pandas, dtype = sys.modules["pandas"], column.dtype
+    if isinstance(dtype, np.dtype):
+        if dtype.kind in "biuf":
+            return True
+        return bool(dtype.kind == "O") and are_plain(set(map(type, column)), column)
+    return type(dtype) is pandas.StringDtype
+
+
+def _are_texts(column: Any) -> bool:
+    return set(map(type, column)) == {str}
+
+
+def part_of(table: Table, name: str) -> Table | None:
+    """What ``table.name`` reads: an indexer, a column or the values; None: something else."""
+    now = table.read()
+    if not is_table(now):
+        return None
+    if name in _INDEXERS:
+        return Table(table.root, lambda: getattr(table.read(), name), f"{table.steps}.{name}", name)
+    if name == "values" and not hasattr(now, "columns") and isinstance(now.dtype, np.dtype):
+        return Table(table.root, lambda: table.read().values, f"{table.steps}.values")
+    if _has_column(now, name) and not hasattr(type(now), name):
+        return Table(table.root, lambda: getattr(table.read(), name), f"{table.steps}.{name}")
+    return None
+
+
+def column_of(table: Table, name: Any) -> Table | None:
+    """What ``table["name"]`` reads; None: no column."""
+    now = table.read()
+    if not is_table(now) or type(name) is not str or not _has_column(now, name):
+        return None
+    return Table(table.root, lambda: table.read()[name], f"{table.steps}[{name!r}]")
+
+
+def _has_column(now: Any, name: str) -> bool:
+    columns = getattr(now, "columns", None)
+    return columns is not None and list(columns).count(name) == 1
+
+
+def lookup(table: Table, at: Any) -> tuple[Callable[[Any, Any], Any], list[Value], str | None, str]:
+    """``table[at]``: (its value, as Value's ``of``, the Values in ``at``, the kind, how).
+
+    Args:
+        at: a Value; or, for an indexer of a DataFrame, a Value and the number or name of a column.
+
+    Raises:
+        NotUnderstood: it may run code of the user's, or gives something else than an element or a
+            row.
+    """
+    now = table.read()
+    if table.indexer:
+        owner = now.obj
+        if type(at) is Value:
+            return _by_indexer(table, at, owner)
+        if hasattr(owner, "columns") and len(at) == 2 and type(at[0]) is Value:
+            return _by_row_and_column(table, at[0], at[1], owner)
+    elif type(at) is Value and not hasattr(now, "columns"):
+        is_array = type(now) is np.ndarray
+        if is_array and now.ndim == 1 and (now.dtype.kind != "O" or are_plain(set(map(type, now)), now)):
+            return _element(table, at, TEXT if _are_texts(now) else None)
+        if is_table(now) and _has_plain_elements(now):
+            return _element(table, at, TEXT if _are_texts(now) else None)
+    raise NotUnderstood("it looks up something else in its table than an element or a row")
+
+
+def _by_indexer(table: Table, at: Value, owner: Any) -> Any:
+    if hasattr(owner, "columns"):
+        every = [owner.iloc[:, number] for number in range(owner.shape[1])]
+        names = list(map(type, owner.columns))
+        if table.indexer in ("iloc", "loc") and all(map(_has_plain_elements, every)):
+            if are_plain(set(names), owner.columns):
+                return _element(table, at, ROW)
+    elif _has_plain_elements(owner):
+        return _element(table, at, TEXT if _are_texts(owner) else None)
+    raise NotUnderstood("its table holds other elements than numbers and strings")
+
+
+def _by_row_and_column(table: Table, at: Value, column: Any, owner: Any) -> Any:
+    if table.indexer in ("iloc", "iat"):
+        is_good = type(column) is int and -owner.shape[1] <= column < owner.shape[1]
+        values = owner.iloc[:, column] if is_good else None
+    else:
+        is_good = type(column) is str and _has_column(owner, column)
+        values = owner[column] if is_good else None
+    if values is None or not _has_plain_elements(values):
+        raise NotUnderstood("it looks up something else in its table than a number or a string")
+    return (
+        lambda index, sample: table.read()[at.of(index, sample), column],
+        [at], TEXT if _are_texts(values) else None, f"{table.steps}[, {column!r}]",
+    )
+
+
+def _element(table: Table, at: Value, kind: str | None) -> Any:
+    return (
+        lambda index, sample: table.read()[at.of(index, sample)], [at], kind, f"{table.steps}[]",
+    )
+
+
+def field_of_row(
+    row: Value, name: Any, is_attribute: bool
+) -> tuple[Callable[[Any, Any], Any], list[Value], str]:
+    """``row["name"]``, ``row[0]`` or ``row.name`` of a row of a DataFrame: (its value, the Values
+    of which it is made, how).
+
+    Raises:
+        NotUnderstood: it is something else than an element.
+    """
+    columns = list(row.container.columns)
+    if not is_attribute:
+        if (type(name) is str and columns.count(name) == 1) or type(name) is int:
+            return lambda index, sample: row.of(index, sample)[name], [row], f"[{name!r}]"
+    elif columns.count(name) == 1 and not hasattr(sys.modules["pandas"].Series, name):
+        return lambda index, sample: getattr(row.of(index, sample), name), [row], f".{name}"
+    raise NotUnderstood(f"it reads {name!r}, which is no column of its table")
+
+
+def lengths(values: Sequence[Any]) -> list[int]:
+    """The numbers of rows of the tables among some values."""
+    return [len(one) for one in values if is_table(one)]
