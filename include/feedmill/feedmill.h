@@ -574,8 +574,8 @@ typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP =
  * are not among them, apart from PNG and WebP images. */
 #define FM_REJECT_TURNED 8u
 
-/* A further bit of rejected_formats, for callers that do not convert images to RGB: images without
- * exactly three components, such as grayscale, CMYK and those with alpha. */
+/* A further bit of rejected_formats, for callers that do not convert images to RGB: images that do
+ * not hold exactly R, G and B: grayscale, CMYK, those with alpha and PNGs with a palette. */
 #define FM_REJECT_NOT_RGB 16u
 
 /*

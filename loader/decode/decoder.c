@@ -115,9 +115,10 @@ static int read_header(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes
     if (!status && decoder->rejected_formats & FM_REJECT_TURNED &&
         fm_may_be_turned(decoder->format, bytes, n_bytes))
         return fm_error_set(error, FM_ERR_KIND, "an image that its metadata may turn or mirror");
-    if (!status && decoder->rejected_formats & FM_REJECT_NOT_RGB && info->n_components != 3)
-        return fm_error_set(error, FM_ERR_KIND, "an image of %d components, not 3",
-                            (int)info->n_components);
+    const bool has_palette = !status && IS_PNG(decoder) && fm_png_has_palette(decoder->png);
+    if (!status && decoder->rejected_formats & FM_REJECT_NOT_RGB &&
+        (info->n_components != 3 || has_palette))
+        return fm_error_set(error, FM_ERR_KIND, "an image that does not hold R, G and B");
     return status;
 }
 

@@ -87,6 +87,8 @@ void fm_png_close(fm_png **png) {
     *png = NULL;
 }
 
+bool fm_png_has_palette(const fm_png *png) { return png->scan.color == FM_PNG_PALETTE; }
+
 bool fm_png_is_large(const fm_png *png) { return fm_scratch_is_large(&png->scratch); }
 
 void fm_png_trim(fm_png *png) { fm_scratch_trim(&png->scratch); }

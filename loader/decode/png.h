@@ -35,6 +35,8 @@ int fm_png_start(fm_png *png, const fm_box *box, int32_t *skip_px, int32_t *row_
                  fm_error *error);
 int fm_png_read(fm_png *png, uint8_t *const *rows, int32_t n_rows, fm_error *error);
 void fm_png_end(fm_png *png);
+/* Whether the image that was begun last has a palette. */
+bool fm_png_has_palette(const fm_png *png);
 bool fm_png_is_large(const fm_png *png);
 void fm_png_trim(fm_png *png);
 void fm_png_close(fm_png **png);

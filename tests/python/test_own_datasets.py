@@ -642,11 +642,6 @@ class Grey(Files):
         return self.transform(Image.open(self.paths[idx]).convert("L")), 0
 
 
-class Unconverted(Files):
-    def __getitem__(self, idx):
-        return self.transform(Image.open(self.paths[idx])), 0
-
-
 class OtherPath(Files):
     def __getitem__(self, idx):
         return self.transform(Image.open(self.paths[idx].format()).convert("RGB")), 0
@@ -916,7 +911,7 @@ def with_another_function(folder, transform):
 
 LEFT = [OwnTexts, OwnKeys, LogsLabels, Draws, ByText, Remembered, ReplacedBy, RenamedPaths, Changed,
         Formats, Represents, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
-        with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
+        with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, OtherPath, OtherIndex, TwoFiles, Views, Tries,
         GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
         SubsetOfOwn, with_two_transforms, over_unknown]
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
+from feedmill._ops import native
 from feedmill.planner import files, huggingface, tensor_files, timm_objects
 from feedmill.planner.array_datasets import (
     ArrayNode,
@@ -49,7 +50,15 @@ from feedmill.planner.samples import (
 from feedmill.planner.steps import Step
 from feedmill.planner.tensor_files import TensorLoader
 from feedmill.planner.timm_tars import TarSamples
-from feedmill.planner.transforms import TransformPlan, read_transform, read_transforms
+from feedmill.planner.transforms import (
+    GIVEN_ANY,
+    GIVEN_RGB,
+    GIVEN_TENSOR,
+    TransformPlan,
+    converts_first,
+    read_transform,
+    read_transforms,
+)
 from feedmill.planner.untouched import (
     replaced_methods,
     shadowing_attributes,
@@ -113,7 +122,7 @@ class _DatasetReader:
         self.reasons: list[str] = []
         # By id, as one dataset or transform may be used in several places.
         self._nodes: dict[int, Any] = {}
-        self._transforms: dict[tuple[int, bool], tuple[Any, TransformPlan]] = {}
+        self._transforms: dict[tuple[int, str], tuple[Any, TransformPlan]] = {}
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -210,10 +219,15 @@ class _DatasetReader:
         if own.table is not None:
             self.add_reasons(own.table.reasons())
         elif is_tensor:
-            self.add_reasons(tensor_files.reasons_against(load, own.some_paths(files.probed)))
+            paths = own.some_paths(files.probed)
+            self.add_reasons(files.reasons_against_tensor_files(load, paths))
         elif own.inner is None:
+            paths = own.some_paths(files.probed)
             self.add_reasons(files.reasons_against_backend())
-            self.add_reasons(files.reasons_against_names(own.some_paths(files.probed)))
+            self.add_reasons(files.reasons_against_names(paths))
+            if load is files.open_as_is and not converts_first(own.calls):
+                advice = 'convert it when it is opened, by .convert("RGB")'
+                self.add_reasons(files.reasons_against_modes(paths, advice))
         else:
             node = self._read_inner(own, depth)
             if node is None:
@@ -224,14 +238,16 @@ class _DatasetReader:
         if own.calls or own.inner is None:
             steps = tuple(Step(one, (), "") for one in own.calls)
             if not self._calls_transforms:
-                read = read_transforms(own.calls, of_tensors=is_tensor)
+                read = read_transforms(own.calls, given=_given(load))
                 if read.reasons:
                     return self.add_reasons(read.reasons)
+                if read.converts:
+                    load = files.open_rgb
                 plan, steps, views = read.plan, read.steps, read.views
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
-            is_image=not is_tensor, arrangement=own.arrangement, with_transform=own.with_transform, views=views,
-            is_turned=is_arrow,
+            is_image=not is_tensor, arrangement=own.arrangement, with_transform=own.with_transform,
+            is_turned=is_arrow, views=views, rejects=_rejects(load),
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -331,24 +347,23 @@ class _DatasetReader:
         """The node of a dataset that holds samples itself; None: its transform is not supported.
         The arguments are BaseDataset's, and BaseNode's kind, by default the class's name."""
         transform = getattr(dataset, slot, None)
-        is_tensor = type(load) is TensorLoader
-        key = id(transform), is_tensor
+        key = id(transform), _given(load)
         if key not in self._transforms:
             # The object is kept, so that no other one gets its id.
-            self._transforms[key] = transform, self._read_transform(transform, is_tensor)
+            self._transforms[key] = transform, self._read_transform(transform, _given(load))
         _, read = self._transforms[key]
         if read.reasons:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            is_image=not is_tensor, arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
-            with_own_files=with_own_files, views=read.views,
+            is_image=type(load) is not TensorLoader, arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
+            with_own_files=with_own_files, views=read.views, rejects=_rejects(load),
         )
         return BaseNode(base, kind or type(dataset).__name__)
 
-    def _read_transform(self, transform: Any, of_tensors: bool = False) -> TransformPlan:
+    def _read_transform(self, transform: Any, given: str = GIVEN_RGB) -> TransformPlan:
         if not self._calls_transforms:
-            return read_transform(transform, of_tensors=of_tensors)
+            return read_transform(transform, given=given)
         if transform is None:
             return TransformPlan(None)
         if not callable(transform):
@@ -530,6 +545,21 @@ class _DatasetReader:
             )
             return None
         return "transform"
+
+
+def _given(load: Any) -> str:
+    """What a dataset's transform is given, as read_transforms()' argument."""
+    if type(load) is TensorLoader:
+        return GIVEN_TENSOR
+    return GIVEN_ANY if load is files.open_as_is else GIVEN_RGB
+
+
+def _rejects(load: Any) -> int:
+    """Images that only a dataset's own load() can load."""
+    if type(load) is TensorLoader:
+        return tensor_files.REJECTED
+    # What Pillow says of a WebP image's alpha is not compared.
+    return native.REJECT_NOT_RGB | native.FORMAT_WEBP if load is files.open_as_is else 0
 
 
 def _owner(kind: type, name: str) -> type | None:

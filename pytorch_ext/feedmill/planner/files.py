@@ -8,7 +8,7 @@ from typing import Any
 
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.folders import original_loaders
-from feedmill.planner.tensor_files import TensorLoader, reasons_against
+from feedmill.planner.tensor_files import UNCHANGED, TensorLoader
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
 from feedmill.remote.sources import open_source
@@ -20,6 +20,7 @@ _SUFFIXES = {
     "WebP": (".webp",),
 }
 _PROBED_SAMPLES = 10000
+_N_MODES = 16
 
 
 def load_rgb(path: Any) -> Any:
@@ -29,6 +30,20 @@ def load_rgb(path: Any) -> Any:
 
     with open_source(path) as file:
         return Image.open(file).convert("RGB")
+
+
+def open_rgb(path: Any) -> Any:
+    """Loads a file as a dataset does that calls Pillow itself, whose errors name the path."""
+    from PIL import Image
+
+    return Image.open(path).convert("RGB")
+
+
+def open_as_is(path: Any) -> Any:
+    """Opens a file as a dataset does that does not convert it: the image has its file's mode."""
+    from PIL import Image
+
+    return Image.open(path)
 
 
 def reasons_against_opening() -> list[str]:
@@ -90,6 +105,28 @@ def reasons_against_samples(samples: Any) -> list[str]:
         return ["the dataset's samples are not (path, target) pairs"]
 
 
+def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
+    """A reason if some of these files, which the dataset does not convert, are not of mode RGB.
+
+    Args:
+        advice: what converts them.
+    """
+    from PIL import Image
+
+    for path in paths[:: max(1, len(paths) // _N_MODES)]:
+        try:
+            with Image.open(path) as image:
+                mode = image.mode
+        except Exception:  # its error is raised at its turn
+            continue
+        if mode != "RGB":
+            return [
+                f"{path} is an image of mode {mode}, and the dataset does not convert it to RGB, "
+                f"as the native path does; {advice}"
+            ]
+    return []
+
+
 def reasons_against_tensors(loader: TensorLoader, samples: Any) -> list[str]:
     """As reasons_against_samples(), for files that are loaded as tensors."""
     if type(samples) not in (list, tuple) or not samples:
@@ -98,7 +135,16 @@ def reasons_against_tensors(loader: TensorLoader, samples: Any) -> list[str]:
         paths = [str(sample[0]) for sample in samples[probed(len(samples))]]
     except (TypeError, IndexError, KeyError):
         return reasons_against_samples(samples)
-    return reasons_against(loader, paths)
+    return reasons_against_tensor_files(loader, paths)
+
+
+def reasons_against_tensor_files(loader: TensorLoader, paths: Sequence[str]) -> list[str]:
+    """As reasons_against_names(), for files that are loaded as tensors."""
+    if reasons := loader.reasons_against(paths):
+        return reasons
+    if loader.mode == UNCHANGED:
+        return reasons_against_modes(paths, f"pass mode='RGB' to {loader}()")
+    return []
 
 
 def reasons_against_names(paths: Sequence[str]) -> list[str]:

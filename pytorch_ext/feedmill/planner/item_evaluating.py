@@ -16,6 +16,7 @@ from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.evaluating import Evaluator
+from feedmill.planner.files import open_as_is, open_rgb
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.looked_up import (
@@ -68,13 +69,6 @@ class _Row:
 
     def __init__(self, at: Value) -> None:
         self.at = at
-
-
-def open_rgb(path: Any) -> Any:
-    """Loads a file as a dataset does that calls Pillow itself, whose errors name the path."""
-    from PIL import Image
-
-    return Image.open(path).convert("RGB")
 
 
 # Stand for what is looked up.
@@ -135,7 +129,7 @@ class ItemEvaluator(Evaluator):
                     result[at] = constant(one)
         parts = parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
-        if self._n_opened != (self.load is open_rgb):
+        if self._n_opened != (self.load in (open_rgb, open_as_is)):
             raise self._error(node, "it opens a file that it does not return")
         if self.table is not None and self.load != self.table.load:
             raise self._error(node, "it opens another image than that of the row")
@@ -405,8 +399,37 @@ class ItemEvaluator(Evaluator):
         return super()._assign(target, value)
 
     def _execute(self, statement: ast.stmt) -> None:
-        if not self._makes_int(statement):
+        if not self._makes_int(statement) and not self._makes_rgb(statement):
             super()._execute(statement)
+
+    def _makes_rgb(self, statement: ast.stmt) -> bool:
+        """Executes ``if image.mode != "RGB": image = image.convert("RGB")`` of an opened image.
+        False: it is another statement."""
+        if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) != 1:
+            return False
+        name = ast.unparse(statement.test).partition(".")[0]
+        opened = self._names.get(name)
+        if type(opened) is not _Opened or opened.load is not open_rgb:
+            return False
+        if ast.unparse(statement.test) != f"{name}.mode != 'RGB'":
+            return False
+        if ast.unparse(statement.body[0]) != f"{name} = {name}.convert('RGB')":
+            return False
+        self._names[name] = self._loaded(statement, opened.path, open_rgb)
+        return True
+
+    def _converted_to_rgb(self, node: ast.IfExp) -> Any:
+        """Also ``image.convert("RGB") if image.mode != "RGB" else image`` of an opened image."""
+        name = ast.unparse(node.test).partition(".")[0]
+        opened = self._names.get(name)
+        if type(opened) is _Opened and opened.load is open_rgb:
+            converted = f"{name}.convert('RGB')"
+            if ast.unparse(node) in (
+                f"{converted} if {name}.mode != 'RGB' else {name}",
+                f"{name} if {name}.mode == 'RGB' else {converted}",
+            ):
+                return self._loaded(node, opened.path, open_rgb)
+        return super()._converted_to_rgb(node)
 
     def _makes_int(self, statement: ast.stmt) -> bool:
         """Executes ``if torch.is_tensor(index): index = index.tolist()``. False: it is another
@@ -457,7 +480,7 @@ class ItemEvaluator(Evaluator):
         if function is isinstance and len(arguments) == 2 and not node.keywords:
             return self._is_instance(node)
         if node.keywords or not any(type(one) is Value for one in arguments):
-            if any(type(one) is ImageValue for one in arguments):
+            if any(type(one) in (ImageValue, _Opened) for one in arguments):
                 return self._transform(node, function, arguments)
             raise self._error(node, "it calls something else than a transform of the image")
         if (made := self._function_of(function, arguments)) is not None:
@@ -498,7 +521,12 @@ class ItemEvaluator(Evaluator):
     def _transform(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
         if len(arguments) != 1 or node.keywords or type(function) is type:
             raise self._error(node, "it calls something else than a transform of the image")
-        return self._add(node, arguments[0], function)
+        image = arguments[0]
+        if type(image) is _Opened:
+            if image.load is not open_rgb:
+                raise self._error(node, "it does not convert the opened image to RGB first")
+            image = self._loaded(node, image.path, open_as_is)
+        return self._add(node, image, function)
 
     def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:
         """What a function of Python's makes of values; None: it is another function."""
@@ -620,5 +648,6 @@ class ItemEvaluator(Evaluator):
         if self.inner is not None or self.load is not None:
             raise self._error(node, "it opens more than one file")
         is_pil = type(load) is not tensor_files.TensorLoader
-        self.path, self.load, self._state = path, load, ImageState(is_pil, "RGB")
+        self.path, self.load = path, load
+        self._state = None if load is open_as_is else ImageState(is_pil, "RGB")
         return ImageValue(0)

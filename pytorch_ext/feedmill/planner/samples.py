@@ -17,7 +17,6 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
-from feedmill.planner.tensor_files import REJECTED, TensorLoader
 from feedmill.remote.names import has_fsspec_names, has_names, shown
 from feedmill.remote.sources import open_source
 
@@ -80,6 +79,8 @@ class BaseDataset:
         left: keys of the dataset's samples with values that native samples do not have.
         views: the steps of each image, if the transform makes a list of several; `steps` is empty
             then.
+        rejects: images that only load() can load, as fm_config.rejected_formats, beside those of
+            formats that all datasets reject.
     """
 
     dataset: Any
@@ -97,6 +98,7 @@ class BaseDataset:
     is_turned: bool = False
     left: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
+    rejects: int = 0
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
@@ -371,8 +373,7 @@ class Source:
             known only when they are looked up. A long list is not read completely.
         names_fsspec: likewise, of objects that fsspec reads.
         arrangement: of the parts of a sample, as BaseDataset's.
-        rejects: images that must go through Pillow, as fm_config.rejected_formats, beside those of
-            formats that all datasets reject.
+        rejects: those of the base datasets together.
         arrays: the dataset's memory, if its samples are rows of arrays; None: they are files.
         copies: samples are not images; the native loader copies them unchanged.
     """
@@ -393,8 +394,8 @@ class Source:
         self.gives_bytes: bool = any(one.has_feedmill_item for one in node.base_datasets)
         self.names_remote = _have(has_names, node.base_datasets)
         self.names_fsspec = _have(has_fsspec_names, node.base_datasets)
-        if any(type(one.load) is TensorLoader for one in node.base_datasets):
-            self.rejects = REJECTED
+        for one in node.base_datasets:
+            self.rejects |= one.rejects
         self._node = node
 
     @property

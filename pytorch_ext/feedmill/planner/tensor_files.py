@@ -8,7 +8,6 @@ they are by default.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +22,10 @@ from feedmill.planner.untouched import is_original
 
 _MODULE = "torchvision.io.image"
 _FUNCTIONS = ("decode_image", "read_image")
-_UNCHANGED, _RGB = "UNCHANGED", "RGB"
+UNCHANGED, _RGB = "UNCHANGED", "RGB"
 # Images that only torchvision decodes, as fm_config.rejected_formats.
 REJECTED = native.FORMAT_PNG | native.FORMAT_WEBP | native.REJECT_NOT_RGB
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
-_N_HEADERS = 16
 
 
 class TensorLoader:
@@ -50,9 +48,25 @@ class TensorLoader:
     def __str__(self) -> str:
         return f"torchvision.io.{self._name}"
 
+    def reasons_against(self, paths: Sequence[str]) -> list[str]:
+        """Reasons why most of a dataset's files can't be decoded natively.
+
+        Args:
+            paths: of some of the files.
+        """
+        if reason := _why_not_jpegs():
+            return [reason]
+        n_jpegs = sum(path.lower().endswith(_SUFFIXES) for path in paths)
+        if 2 * n_jpegs >= len(paths):
+            return []
+        return [
+            f"most files are no JPEGs by name ({n_jpegs} of {len(paths)} sampled files are); of "
+            f"those that {self} reads, only JPEGs are decoded natively"
+        ]
+
 
 _LOADERS = {
-    (name, mode): TensorLoader(name, mode) for name in _FUNCTIONS for mode in (_UNCHANGED, _RGB)
+    (name, mode): TensorLoader(name, mode) for name in _FUNCTIONS for mode in (UNCHANGED, _RGB)
 }
 
 
@@ -75,7 +89,7 @@ def loader_of(function: Any, mode: Any = None, turns: Any = False) -> TensorLoad
     if type(mode) is str and name == "decode_image":
         mode = modes.__members__.get(mode.upper())
     if mode is None:
-        return _LOADERS[name, _UNCHANGED]
+        return _LOADERS[name, UNCHANGED]
     return _LOADERS.get((name, mode.name)) if type(mode) is modes else None
 
 
@@ -83,39 +97,6 @@ def member_of_modes(owner: Any, name: str) -> Any:
     """``ImageReadMode.RGB``; None: another attribute, or one of something else."""
     modes = getattr(sys.modules.get(_MODULE), "ImageReadMode", None)
     return None if owner is not modes or modes is None else modes.__members__.get(name)
-
-
-def reasons_against(loader: TensorLoader, paths: Sequence[str]) -> list[str]:
-    """Reasons why most of a dataset's files can't be decoded natively.
-
-    Args:
-        paths: of some of the files.
-    """
-    if reason := _why_not_jpegs():
-        return [reason]
-    n_jpegs = sum(path.lower().endswith(_SUFFIXES) for path in paths)
-    if 2 * n_jpegs < len(paths):
-        return [
-            f"most files are no JPEGs by name ({n_jpegs} of {len(paths)} sampled files are); of "
-            f"those that {loader} reads, only JPEGs are decoded natively"
-        ]
-    if loader.mode == _UNCHANGED:
-        for path in paths[:: max(1, len(paths) // _N_HEADERS)]:
-            if reason := _why_unchanged(path):
-                return [f"{path} is {reason}, which {loader} does not change; pass mode='RGB'"]
-    return []
-
-
-def _why_unchanged(path: str) -> str:
-    """What an image is that has not three channels; "" if it is not known to be another one."""
-    try:
-        with open(os.fspath(path), "rb") as file:
-            header = native.image_header(file.read())
-    except OSError:
-        return ""
-    if type(header) is not tuple or header[4] == 3:
-        return ""
-    return f"an image of {header[4]} channels"
 
 
 def _why_not_jpegs() -> str:
@@ -135,7 +116,7 @@ def _differing() -> list[str]:
         pixels, height, width = decoded
         wanted = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        for mode in (_UNCHANGED, _RGB):
+        for mode in (UNCHANGED, _RGB):
             module = sys.modules[_MODULE]
             got = module.decode_image(encoded, module.ImageReadMode[mode])
             if not np.array_equal(got.permute(1, 2, 0).numpy(), wanted):

@@ -80,6 +80,10 @@ from feedmill.planner.untouched import type_name, unreadable
 from feedmill.planner.views import MAX_VIEW_OPS, views_in
 
 
+# What a transform may be given; see read_transform().
+GIVEN_RGB, GIVEN_ANY, GIVEN_TENSOR = "RGB", "any mode", "tensor"
+
+
 @dataclass(frozen=True)
 class TransformPlan:
     """The result of read_transform().
@@ -88,6 +92,8 @@ class TransformPlan:
         plan: for the native loader; None: not supported, or hybrid mode will call the transform.
         steps: the transform's objects.
         views: those of each image, if the transform makes several; `steps` is empty then.
+        converts: it first converts images of any mode to RGB. The steps are to be given the
+            converted image.
         reasons: all reasons why the transform is not supported; empty if it is.
     """
 
@@ -95,13 +101,22 @@ class TransformPlan:
     steps: tuple[Step, ...] = ()
     reasons: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
+    converts: bool = False
+
+
+def converts_first(transforms: Sequence[Any]) -> bool:
+    """Whether transforms, applied in order, first convert a PIL image of any mode to RGB."""
+    try:
+        return bool(transforms) and next(flatten(transforms[0]), None) == Convert("RGB")
+    except Exception:  # read_transforms() gives the reason
+        return False
 
 
 def read_transform(
     transform: Any,
     size: tuple[int, int] | None = None,
     channels: int = 3,
-    of_tensors: bool = False,
+    given: str = GIVEN_RGB,
 ) -> TransformPlan:
     """Translates a transform, as it is now, into a plan.
 
@@ -110,33 +125,33 @@ def read_transform(
     Args:
         size: (height, width), if all images have the same size.
         channels: of the images: 3, or 1 for grayscale.
-        of_tensors: the images are uint8 tensors (channels, height, width) in the memory format of
-            PILToTensor's, else PIL images.
+        given: GIVEN_RGB: PIL images of mode RGB, or L with one channel; GIVEN_ANY: PIL images, of
+            which the native code gets those of mode RGB; GIVEN_TENSOR: uint8 tensors (channels,
+            height, width) in the memory format of PILToTensor's.
     """
-    if transform is None and of_tensors:
-        return read_transforms([], size, channels, of_tensors)
+    if transform is None and given == GIVEN_TENSOR:
+        return read_transforms([], size, channels, given)
     if transform is None:
         reason = (
             "the dataset has no transform, so its samples are PIL images; add one that ends in "
             "ToTensor or PILToTensor"
         )
         return TransformPlan(None, reasons=(reason,))
-    return read_transforms([transform], size, channels, of_tensors)
+    return read_transforms([transform], size, channels, given)
 
 
 def read_transforms(
     transforms: Sequence[Any],
     size: tuple[int, int] | None = None,
     channels: int = 3,
-    of_tensors: bool = False,
+    given: str = GIVEN_RGB,
 ) -> TransformPlan:
     """As read_transform(), for several transforms that are applied in order."""
     if len(transforms) == 1 and (views := views_in(transforms[0])) is not None:
-        return _read_views(views, size, channels, of_tensors)
+        return _read_views(views, size, channels, given)
     reader = _TransformReader(size, PixelValues(channels))
     try:
-        if of_tensors:
-            reader.begin_with_tensors()
+        reader.begin(given)
         for transform in transforms:
             for one in flatten(transform, state_of=reader.image_state):
                 reader.read(one)
@@ -158,14 +173,14 @@ def read_transforms(
         reader.pixels.gives,
         float_resize=reader.float_resize,
     )
-    return TransformPlan(plan, tuple(reader.steps))
+    return TransformPlan(plan, tuple(reader.steps), converts=reader.converts)
 
 
 def _read_views(
-    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int, of_tensors: bool
+    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int, given: str
 ) -> TransformPlan:
     """Translates the transforms of each view into a plan for all of them."""
-    read = [read_transforms(transforms, size, channels, of_tensors) for transforms in views]
+    read = [read_transforms(transforms, size, channels, given) for transforms in views]
     reasons = list(dict.fromkeys(reason for one in read for reason in one.reasons))
     if any(one.views for one in read):
         reasons.append("a view of a sample is itself a list of images")
@@ -179,10 +194,13 @@ def _read_views(
         reasons.append(NO_TENSOR)
     if sum(len(plan.ops) for plan in plans) > MAX_VIEW_OPS:
         reasons.append(f"the views have more than {MAX_VIEW_OPS} steps, the native limit")
+    if len({one.converts for one in read}) > 1:
+        reasons.append("only some of the views of a sample are converted to RGB")
     if reasons:
         return TransformPlan(None, reasons=tuple(reasons))
     plan = replace(plans[0], more_views=tuple(plans[1:]))
-    return TransformPlan(plan, views=tuple(one.steps for one in read))
+    views = tuple(one.steps for one in read)
+    return TransformPlan(plan, views=views, converts=read[0].converts)
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -198,6 +216,8 @@ class _TransformReader:
         resizes_images: whether a step so far resizes a PIL image.
         resizes_tensors: whether one resizes a tensor.
         resizes_floats: whether it does so in float32.
+        is_of_any_mode: the PIL images may be of any mode.
+        converts: as TransformPlan's.
     """
 
     size: tuple[int, int] | None
@@ -209,16 +229,20 @@ class _TransformReader:
     resizes_tensors: bool = False
     resizes_floats: bool = False
     float_resize: FloatResize | None = None  # set by compare()
+    is_of_any_mode: bool = False
+    converts: bool = False
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def begin_with_tensors(self) -> None:
-        """Before the first transform: the images are tensors, as if PILToTensor had made them."""
+    def begin(self, given: str) -> None:
+        """Before the first transform: sets what it is given, as read_transform()'s argument."""
         from torchvision.transforms import PILToTensor
 
-        self.pixels.read(PILToTensor(), "PILToTensor", V1, self.ops)
+        self.is_of_any_mode = given == GIVEN_ANY
+        if given == GIVEN_TENSOR:  # as if PILToTensor had made it
+            self.pixels.read(PILToTensor(), "PILToTensor", V1, self.ops)
 
     def read(self, transform: Any) -> None:
         """Reads the next transform. If it is not supported, adds the reason."""
@@ -228,6 +252,9 @@ class _TransformReader:
                     "RandomErasing writes random numbers, and another transform follows it; "
                     "natively it must be the last one then"
                 )
+            if type(transform) is Convert and self.is_of_any_mode:
+                self._read_conversion(transform)
+                return
             if type(transform) is Convert and self._is_no_op(transform):
                 return
             if type(transform) in STEPS:
@@ -277,8 +304,19 @@ class _TransformReader:
         """What is known of an image after the transforms read so far."""
         if self.pixels.failed or self.reasons:
             return None
+        if self.is_of_any_mode and self.pixels.ramp is None:
+            return None
         is_pil = self.pixels.ramp is None
         return ImageState(is_pil, "L" if self.pixels.channels == 1 else "RGB")
+
+    def _read_conversion(self, convert: Convert) -> None:
+        """Reads a conversion of images of any mode."""
+        if self.steps or convert.mode != "RGB":
+            raise UnsupportedError(
+                f"it converts images, whatever their mode, to {convert.mode} after other "
+                'transforms; natively it must be the first step, .convert("RGB")'
+            )
+        self.is_of_any_mode, self.converts = False, True
 
     def _is_no_op(self, convert: Convert) -> bool:
         """Whether a conversion leaves a PIL image's pixels as they are."""
