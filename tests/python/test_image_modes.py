@@ -157,6 +157,17 @@ def test_folders_of_another_mode_are_torchs(others, number):
     assert all(map(equal_batches, loader, torch.utils.data.DataLoader(dataset, batch_size=2)))
 
 
+def test_where_images_of_different_shapes_would_be_no_error(paths, others):
+    dataset = Files(paths, *HEAD)
+    for options in ({"batch_size": 1}, {"batch_size": None}, {"batch_size": 2, "collate_fn": list}):
+        text = feedmill.DataLoader(dataset, **options).explain()
+        assert text.startswith("torch's own path") and "their shapes may differ" in text
+        assert feedmill.DataLoader(IfNeeded(paths, *HEAD), **options).explain().startswith("native path")
+    mixed = Files(hidden(paths, others[:1]), T.Resize((8, 8)), T.ToTensor())
+    loaders = feedmill.DataLoader(mixed), torch.utils.data.DataLoader(mixed)
+    assert all(map(equal_batches, *loaders))
+
+
 class OtherMode(Files):
     def __getitem__(self, idx):
         image = Image.open(self.paths[idx])

@@ -247,7 +247,7 @@ class _DatasetReader:
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=not is_tensor, arrangement=own.arrangement, with_transform=own.with_transform,
-            is_turned=is_arrow, views=views, rejects=_rejects(load),
+            is_turned=is_arrow, views=views, rejects=_rejects(load), keeps_mode=_keeps_mode(load),
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -358,6 +358,7 @@ class _DatasetReader:
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
             is_image=type(load) is not TensorLoader, arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
             with_own_files=with_own_files, views=read.views, rejects=_rejects(load),
+            keeps_mode=_keeps_mode(load),
         )
         return BaseNode(base, kind or type(dataset).__name__)
 
@@ -560,6 +561,13 @@ def _rejects(load: Any) -> int:
         return tensor_files.REJECTED
     # What Pillow says of a WebP image's alpha is not compared.
     return native.REJECT_NOT_RGB | native.FORMAT_WEBP if load is files.open_as_is else 0
+
+
+def _keeps_mode(load: Any) -> bool:
+    """Whether images that are not RGB stay as they are when they are loaded."""
+    if type(load) is TensorLoader:
+        return load.mode == tensor_files.UNCHANGED
+    return load is files.open_as_is
 
 
 def _owner(kind: type, name: str) -> type | None:

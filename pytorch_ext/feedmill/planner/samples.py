@@ -81,6 +81,8 @@ class BaseDataset:
             then.
         rejects: images that only load() can load, as fm_config.rejected_formats, beside those of
             formats that all datasets reject.
+        keeps_mode: images that are not RGB stay as they are, so that samples may have different
+            numbers of channels.
     """
 
     dataset: Any
@@ -99,6 +101,7 @@ class BaseDataset:
     left: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
     rejects: int = 0
+    keeps_mode: bool = False
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
@@ -416,12 +419,21 @@ class Source:
         Args:
             is_default: the DataLoader has torch's own collate function.
         """
-        if is_default or self.plan is None or not self.plan.more_views:
-            return []
-        return [
-            "the dataset's samples have several images, for which the native path needs torch's "
-            "own collate_fn"
-        ]
+        reasons = []
+        if not is_default and self.plan is not None and self.plan.more_views:
+            reasons.append(
+                "the dataset's samples have several images, for which the native path needs torch's "
+                "own collate_fn"
+            )
+        # Torch's own collate_fn fails for images of different shapes; others may not.
+        is_stacked = is_default and loader.batch_sampler is not None and loader.batch_size != 1
+        if not is_stacked and any(one.keeps_mode for one in self.base_datasets):
+            reasons.append(
+                "the dataset does not convert its images to RGB, so that their shapes may differ, "
+                "for which the native path needs torch's own collate_fn and more than one sample "
+                "in a batch; convert the images when they are opened"
+            )
+        return reasons
 
     def sample(self, item: Any) -> Any:
         """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""
