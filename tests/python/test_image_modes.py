@@ -2,6 +2,7 @@
 at all."""
 
 import os
+import re
 
 import feedmill
 import pytest
@@ -166,6 +167,154 @@ def test_where_images_of_different_shapes_would_be_no_error(paths, others):
     mixed = Files(hidden(paths, others[:1]), T.Resize((8, 8)), T.ToTensor())
     loaders = feedmill.DataLoader(mixed), torch.utils.data.DataLoader(mixed)
     assert all(map(equal_batches, *loaders))
+
+
+# ---- a folder's own loader -----------------------------------------------------------------------
+
+
+def pil_loader(path):
+    """torchvision's, as it is often copied."""
+    with open(path, "rb") as f:
+        img = Image.open(f)
+        return img.convert("RGB")
+
+
+def newer_loader(path: str) -> Image.Image:
+    with open(path, "rb") as f, Image.open(f) as img:
+        return img.convert("RGB")
+
+
+def nested_loader(path):
+    with open(path, "rb") as f:
+        with Image.open(f) as img:
+            return img.convert("RGB")
+
+
+def named_loader(path):
+    with Image.open(path) as image:
+        image = image.convert("RGB")
+    return image
+
+
+def if_needed(path):
+    image = Image.open(path)
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    return image
+
+
+def accimage_loader(path):
+    import accimage
+
+    return accimage.Image(path)
+
+
+def default_loader(path):
+    from torchvision import get_image_backend
+
+    if get_image_backend() == "accimage":
+        return accimage_loader(path)
+    else:
+        return pil_loader(path)
+
+
+LOADERS = [pil_loader, newer_loader, nested_loader, named_loader, if_needed, default_loader,
+           lambda path: Image.open(path).convert("RGB")]
+
+
+class Loads(Files):
+    def __init__(self, paths, loader, *steps):
+        super().__init__(paths, *steps)
+        self.loader = loader
+
+    def __getitem__(self, idx):
+        return self.transform(self.loader(self.paths[idx])), 3
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_loaders_of_folders(small_images, paths, others, loader, tmp_path):
+    compare(ImageFolder(str(small_images), compose(*HEAD), loader=loader))
+    compare(Loads([*paths[:20], *others], loader, *HEAD))
+    broken = tmp_path / "broken.jpg"
+    with open(paths[0], "rb") as file:
+        broken.write_bytes(file.read()[:-100])
+    text = tmp_path / "text.jpg"
+    text.write_text("no image")
+    for bad in (broken, text, tmp_path / "missing.jpg", tmp_path):
+        errors = []
+        for kind in (torch.utils.data.DataLoader, native_loader):
+            with pytest.raises(OSError) as caught:
+                list(kind(Loads([*paths[:3], bad], loader, *HEAD), batch_size=4))
+            message = re.sub(r" \[dataset index.*?\]| at 0x\w*", "", str(caught.value))
+            errors.append((caught.type, message))
+        assert errors[0] == errors[1]
+
+
+def test_loaders_that_do_not_convert(small_images, paths):
+    compare(ImageFolder(str(small_images), compose(*HEAD), loader=Image.open))
+    compare(ImageFolder(str(small_images), compose(*HEAD), loader=lambda path: Image.open(path)))
+    compare(ImageFolder(str(small_images), compose(T.Lambda(to_rgb), *HEAD), loader=Image.open))
+
+
+def test_loaders_in_hybrid_mode(small_images, tmp_path):
+    """The transform gets an image of its file's mode."""
+    modes = []
+
+    def transform(image):
+        modes.append(image.mode)
+        return T.functional.to_tensor(image.convert("L").resize((8, 8)))
+
+    for number, mode in enumerate(("L", "RGB", "CMYK")):
+        save_jpeg(tmp_path / "a" / f"{number}.jpg", 30, 30, seed=number, mode=mode)
+    dataset = ImageFolder(str(tmp_path), transform, loader=lambda path: Image.open(path))
+    batches = []
+    for loader in (feedmill.DataLoader(dataset, native="hybrid"), torch.utils.data.DataLoader(dataset)):
+        modes.clear()
+        batches.append(list(loader))
+        assert sorted(modes) == ["CMYK", "L", "RGB"]
+    assert all(map(equal_batches, *batches))
+
+
+def closes_early(path):
+    with open(path, "rb") as f:
+        img = Image.open(f)
+    return img.convert("RGB")
+
+
+def closes_image(path):
+    with Image.open(path) as img:
+        pass
+    return img.convert("RGB")
+
+
+def other_path(path):
+    return Image.open(os.path.join("/", path)).convert("RGB")
+
+
+def as_text(path):
+    with open(path) as f:
+        return Image.open(f.buffer).convert("RGB")
+
+
+def reads_more(path):
+    with open(path, "rb") as f:
+        f.seek(0)
+        return Image.open(f).convert("RGB")
+
+
+def resizes(path):
+    return T.functional.hflip(Image.open(path).convert("RGB"))
+
+
+@pytest.mark.parametrize("loader", [closes_early, closes_image, other_path, as_text, reads_more, resizes])
+def test_loaders_that_are_left_to_torch(small_images, loader):
+    text = feedmill.DataLoader(ImageFolder(str(small_images), compose(*HEAD), loader=loader)).explain()
+    assert text.startswith("torch's own path") and "the dataset's loader is not" in text
+    text = feedmill.DataLoader(Loads(["a.jpg"], loader, *HEAD)).explain()
+    assert text.startswith("torch's own path")
+
+
+# ---- left to torch -------------------------------------------------------------------------------
 
 
 class OtherMode(Files):

@@ -31,8 +31,8 @@ from feedmill.planner.array_datasets import (
 from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.arrow_datasets import ArrowDataset, ArrowSource
 from feedmill.planner.attributes import NotUnderstood, mro_of
-from feedmill.planner.folders import folder_arrangement
-from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
+from feedmill.planner.folders import folder_arrangement, original_loaders
+from feedmill.planner.own_datasets import OwnDataset, is_readable, read_loader, read_own
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
@@ -73,6 +73,7 @@ _TARGET_TRANSFORM = (
     "the dataset has a target_transform, which the native path does not call; set it to None, and "
     "transform the dataset's targets once instead"
 )
+_CONVERT = 'convert it when it is opened, by .convert("RGB")'
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
@@ -226,8 +227,7 @@ class _DatasetReader:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(paths))
             if load is files.open_as_is and not converts_first(own.calls):
-                advice = 'convert it when it is opened, by .convert("RGB")'
-                self.add_reasons(files.reasons_against_modes(paths, advice))
+                self.add_reasons(files.reasons_against_modes(paths, _CONVERT))
         else:
             node = self._read_inner(own, depth)
             if node is None:
@@ -246,7 +246,7 @@ class _DatasetReader:
                 plan, steps, views = read.plan, read.steps, read.views
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
-            is_image=not is_tensor, arrangement=own.arrangement, with_transform=own.with_transform,
+            is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
             is_turned=is_arrow, views=views, rejects=_rejects(load), keeps_mode=_keeps_mode(load),
         )
         of = "" if own.inner is None else f" of {node.kind}"
@@ -354,9 +354,11 @@ class _DatasetReader:
         _, read = self._transforms[key]
         if read.reasons:
             return self.add_reasons(read.reasons)
+        if read.converts:
+            load = files.open_rgb
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            is_image=type(load) is not TensorLoader, arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
+            is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
             with_own_files=with_own_files, views=read.views, rejects=_rejects(load),
             keeps_mode=_keeps_mode(load),
         )
@@ -433,13 +435,16 @@ class _DatasetReader:
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
-        load = tensor_files.loader_of(dataset.loader) or dataset.loader
+        load = self._loader_of(dataset)
         if type(load) is TensorLoader:
-            self.add_reasons(files.reasons_against_tensors(load, dataset.samples))
+            self.add_reasons(files.reasons_against_samples(dataset.samples))
+            self.add_reasons(files.reasons_against_tensor_files(load, _some_paths(dataset)))
         else:
-            self.add_reasons(files.reasons_against_loader(dataset.loader))
+            self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_opening())
             self.add_reasons(files.reasons_against_samples(dataset.samples))
+            if load is files.open_as_is and not converts_first([dataset.transform]):
+                self.add_reasons(files.reasons_against_modes(_some_paths(dataset), _CONVERT))
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
         find = dataset.samples.__getitem__
@@ -447,6 +452,22 @@ class _DatasetReader:
             find = ArrangedSamples(dataset.samples, arrangement).find
         node = self._base_node(dataset, find, load, False, "transform", arrangement)
         return node if untouched else None
+
+    def _loader_of(self, dataset: Any) -> Any:
+        """How a DatasetFolder loads a file, as BaseDataset.load."""
+        loader = dataset.loader
+        originals = original_loaders()
+        if len(originals) != 2:
+            self.add_reason("torchvision's default_loader or pil_loader was replaced")
+        elif not any(loader is original for original in originals):
+            try:
+                return tensor_files.loader_of(loader) or read_loader(loader)
+            except NotUnderstood as error:
+                self.add_reason(
+                    "the dataset's loader is not torchvision's default_loader, nor understood to "
+                    f"load a file as RGB ({error})"
+                )
+        return loader
 
     # ---- timm's ImageDataset ---------------------------------------------------------------------
 
@@ -548,6 +569,15 @@ class _DatasetReader:
         return "transform"
 
 
+def _some_paths(folder: Any) -> list[str]:
+    """The paths of some of a DatasetFolder's files."""
+    samples = folder.samples
+    try:
+        return [str(sample[0]) for sample in samples[files.probed(len(samples))]]
+    except Exception:  # reasons_against_samples() says why
+        return []
+
+
 def _given(load: Any) -> str:
     """What a dataset's transform is given, as read_transforms()' argument."""
     if type(load) is TensorLoader:
@@ -561,6 +591,11 @@ def _rejects(load: Any) -> int:
         return tensor_files.REJECTED
     # What Pillow says of a WebP image's alpha is not compared.
     return native.REJECT_NOT_RGB | native.FORMAT_WEBP if load is files.open_as_is else 0
+
+
+def _is_rgb(load: Any) -> bool:
+    """Whether load() returns PIL images that it has converted to RGB."""
+    return type(load) is not TensorLoader and load is not files.open_as_is
 
 
 def _keeps_mode(load: Any) -> bool:

@@ -39,6 +39,14 @@ def open_rgb(path: Any) -> Any:
     return Image.open(path).convert("RGB")
 
 
+def open_file_rgb(path: Any) -> Any:
+    """Loads a file as a dataset does that opens it itself, and then calls Pillow."""
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
 def open_as_is(path: Any) -> Any:
     """Opens a file as a dataset does that does not convert it: the image has its file's mode."""
     from PIL import Image
@@ -125,17 +133,6 @@ def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
                 f"as the native path does; {advice}"
             ]
     return []
-
-
-def reasons_against_tensors(loader: TensorLoader, samples: Any) -> list[str]:
-    """As reasons_against_samples(), for files that are loaded as tensors."""
-    if type(samples) not in (list, tuple) or not samples:
-        return reasons_against_samples(samples)
-    try:
-        paths = [str(sample[0]) for sample in samples[probed(len(samples))]]
-    except (TypeError, IndexError, KeyError):
-        return reasons_against_samples(samples)
-    return reasons_against_tensor_files(loader, paths)
 
 
 def reasons_against_tensor_files(loader: TensorLoader, paths: Sequence[str]) -> list[str]:

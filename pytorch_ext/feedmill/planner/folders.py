@@ -39,6 +39,12 @@ def _unsupported(dataset: Any, why: str) -> UnsupportedError:
     )
 
 
+def get_image_backend() -> Any:
+    """torchvision's function of this name; None: it was replaced."""
+    function = getattr(sys.modules.get("torchvision"), "get_image_backend", None)
+    return function if is_original(function, "torchvision", "get_image_backend") else None
+
+
 def original_loaders() -> list[Any]:
     """torchvision's default_loader() and pil_loader(), which it calls, without those that were
     replaced."""

@@ -16,8 +16,8 @@ from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.evaluating import Evaluator
-from feedmill.planner.files import open_as_is, open_rgb
-from feedmill.planner.folders import original_loaders
+from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
+from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.looked_up import (
     CONSTANTS,
@@ -52,16 +52,27 @@ class DictSample(dict[str, Any]):
     """A dict that ``__getitem__`` makes, with the values in it."""
 
 
+class _File:
+    """The result of open(path, "rb")."""
+
+    def __init__(self, path: Value) -> None:
+        self.path = path
+
+
 class _Opened:
     """The result of PIL.Image.open(), or a decoded image of another library.
 
     Attributes:
         load: path -> the same image in RGB.
+        file: from which it was opened; None: it was opened by its path.
+        is_closed: its pixels can't be read any more.
     """
 
-    def __init__(self, path: Value, load: Any) -> None:
+    def __init__(self, path: Value, load: Any, file: _File | None = None) -> None:
         self.path = path
         self.load = load
+        self.file = file
+        self.is_closed = False
 
 
 class _Row:
@@ -72,7 +83,9 @@ class _Row:
 
 
 # Stand for what is looked up.
-_UNKNOWN = (Value, Sample, DictSample, _Opened, _Row, tables.Table)
+_UNKNOWN = (Value, Sample, DictSample, _File, _Opened, _Row, tables.Table)
+# How files are loaded that the dataset opens by Image.open().
+_BY_PILLOW = (open_rgb, open_file_rgb, open_as_is)
 
 
 def parts_of(result: Any) -> list[Any]:
@@ -102,7 +115,7 @@ class ItemEvaluator(Evaluator):
         self.takes_pil = False
         self.follows_functions = False
         self.values: list[Value] = []
-        self._n_opened = 0  # files, by Image.open()
+        self._opened: list[_Opened] = []  # by Image.open()
         self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index, how="index")
 
@@ -129,7 +142,7 @@ class ItemEvaluator(Evaluator):
                     result[at] = constant(one)
         parts = parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
-        if self._n_opened != (self.load in (open_rgb, open_as_is)):
+        if len(self._opened) != (self.load in _BY_PILLOW):
             raise self._error(node, "it opens a file that it does not return")
         if self.table is not None and self.load != self.table.load:
             raise self._error(node, "it opens another image than that of the row")
@@ -147,6 +160,16 @@ class ItemEvaluator(Evaluator):
         if len({id(call) for call in self._calls}) != len(self._calls):
             raise self._error(node, "it applies a transform twice")
         return result
+
+    def loader(self) -> Any:
+        """How a function loads the file of the path that it is given, as OwnDataset.load."""
+        result = self.result([self._index])
+        if type(result) is _Opened and result.load is open_rgb and self.load is None:
+            result = self._loaded(self._definition.node, self._path_of(self._definition.node, result), open_as_is)
+        is_image = type(result) is ImageValue and self.path is self._index
+        if not is_image or self._calls or len(self._opened) != (self.load in _BY_PILLOW):
+            raise self._error(self._definition.node, "it does more than to load a file as RGB")
+        return self.load
 
     # ---- expressions -----------------------------------------------------------------------------
 
@@ -399,7 +422,11 @@ class ItemEvaluator(Evaluator):
         return super()._assign(target, value)
 
     def _execute(self, statement: ast.stmt) -> None:
-        if not self._makes_int(statement) and not self._makes_rgb(statement):
+        if isinstance(statement, ast.With):
+            self._with(statement)
+        elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
+            self._import(statement)
+        elif not self._makes_int(statement) and not self._makes_rgb(statement):
             super()._execute(statement)
 
     def _makes_rgb(self, statement: ast.stmt) -> bool:
@@ -409,27 +436,54 @@ class ItemEvaluator(Evaluator):
             return False
         name = ast.unparse(statement.test).partition(".")[0]
         opened = self._names.get(name)
-        if type(opened) is not _Opened or opened.load is not open_rgb:
+        if type(opened) is not _Opened or opened.load not in _BY_PILLOW:
             return False
         if ast.unparse(statement.test) != f"{name}.mode != 'RGB'":
             return False
         if ast.unparse(statement.body[0]) != f"{name} = {name}.convert('RGB')":
             return False
-        self._names[name] = self._loaded(statement, opened.path, open_rgb)
+        self._names[name] = self._loaded(statement, self._path_of(statement, opened), opened.load)
         return True
 
     def _converted_to_rgb(self, node: ast.IfExp) -> Any:
         """Also ``image.convert("RGB") if image.mode != "RGB" else image`` of an opened image."""
         name = ast.unparse(node.test).partition(".")[0]
         opened = self._names.get(name)
-        if type(opened) is _Opened and opened.load is open_rgb:
+        if type(opened) is _Opened and opened.load in _BY_PILLOW:
             converted = f"{name}.convert('RGB')"
             if ast.unparse(node) in (
                 f"{converted} if {name}.mode != 'RGB' else {name}",
                 f"{name} if {name}.mode == 'RGB' else {converted}",
             ):
-                return self._loaded(node, opened.path, open_rgb)
+                return self._loaded(node, self._path_of(node, opened), opened.load)
         return super()._converted_to_rgb(node)
+
+    def _path_of(self, node: ast.AST, opened: _Opened) -> Value:
+        if opened.is_closed:
+            raise self._error(node, "it uses an image behind the with statement that closed it")
+        return opened.path
+
+    def _with(self, statement: ast.With) -> None:
+        """Executes ``with open(path, "rb") as file:`` or ``with Image.open(path) as image:``."""
+        entered = []
+        for one in statement.items:
+            context = self._value(one.context_expr)
+            if type(context) not in (_File, _Opened):
+                raise self._error(statement, "it enters something else than an opened file")
+            entered.append(context)
+            if one.optional_vars is not None:
+                self._assign(one.optional_vars, context)
+        for one in statement.body:
+            self._execute(one)
+        for opened in self._opened:
+            opened.is_closed |= opened in entered or opened.file in entered
+
+    def _import(self, statement: ast.ImportFrom) -> None:
+        """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
+        names = [(one.name, one.asname) for one in statement.names]
+        if (statement.module, names) != ("torchvision", [("get_image_backend", None)]):
+            raise self._error(statement, "it imports a module")
+        self._names["get_image_backend"] = get_image_backend()
 
     def _makes_int(self, statement: ast.stmt) -> bool:
         """Executes ``if torch.is_tensor(index): index = index.tolist()``. False: it is another
@@ -475,6 +529,13 @@ class ItemEvaluator(Evaluator):
         if function is torch.tensor:
             return self._tensor(node)
         arguments = [self._value(one) for one in node.args]
+        if function is open and type(arguments[0]) is Value and arguments[1:] == ["rb"]:
+            return _File(arguments[0])
+        if function is get_image_backend() and not arguments and not node.keywords:
+            return function()
+        if [type(one) for one in arguments] == [_File] and not node.keywords:
+            if (opened := self._load(node, function, arguments[0])) is not None:
+                return opened
         if function is dict and not arguments and all(one.arg for one in node.keywords):
             return DictSample({str(one.arg): self._value(one.value) for one in node.keywords})
         if function is isinstance and len(arguments) == 2 and not node.keywords:
@@ -525,7 +586,7 @@ class ItemEvaluator(Evaluator):
         if type(image) is _Opened:
             if image.load is not open_rgb:
                 raise self._error(node, "it does not convert the opened image to RGB first")
-            image = self._loaded(node, image.path, open_as_is)
+            image = self._loaded(node, self._path_of(node, image), open_as_is)
         return self._add(node, image, function)
 
     def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:
@@ -617,8 +678,10 @@ class ItemEvaluator(Evaluator):
         from PIL import Image
 
         if function is Image.open:
-            self._n_opened += 1
-            return _Opened(path, open_rgb)
+            is_file = type(path) is _File
+            opened = _Opened(path.path, open_file_rgb, path) if is_file else _Opened(path, open_rgb)
+            self._opened.append(opened)
+            return opened
         # default_loader() calls pil_loader().
         originals = original_loaders()
         if len(originals) == 2 and any(function is one for one in originals):
@@ -642,7 +705,7 @@ class ItemEvaluator(Evaluator):
         is_plain = len(node.args) == 1 and not node.keywords
         if node.func.attr != "convert" or not is_plain or self._value(node.args[0]) != "RGB":
             raise self._error(node, "it does not convert the opened image to RGB first")
-        return self._loaded(node, opened.path, opened.load)
+        return self._loaded(node, self._path_of(node, opened), opened.load)
 
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
         if self.inner is not None or self.load is not None:

@@ -63,7 +63,7 @@ class BaseDataset:
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
         plan, steps: as read_transform() returns them. In hybrid mode, which calls the transform:
             None, and one step that is the whole transform.
-        is_image: load() returns a PIL image, so the native decoder may read the file for it.
+        is_image: load() returns a PIL image in RGB, so the native decoder may read the file for it.
         arrangement: of the sample's parts in what the dataset returns. If it is not PAIR, find()
             returns the parts other than the image in the place of the target, as a tuple.
         with_transform: (transform, copy_with): returns a copy of the dataset that calls another
