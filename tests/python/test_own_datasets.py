@@ -292,7 +292,7 @@ class Formatted(Files):
         label = self.labels[index]
         path = self.root + "/" + f"class{label}/{self.paths[index][-7:-4]}.jpg"
         texts = ("%s/%03d" % (self.root, label), "%d" % label, "%s-%s" % self.pairs[index],  # noqa: UP031
-                 "{}/{:>4}.jpg".format(self.root, index), "{1}{0}{1}".format(label, index),  # noqa: UP030,UP032
+                 "{}/{:>4}.jpg".format(self.root, index), "{1}{0}{1}".format(label, index),  # noqa: UP032
                  f"{label:+05d} {index}", f"{path[-3:]:>9}", f"{self.nothing}{1.5}")
         return self.transform(Image.open(path).convert("RGB")), torch.tensor(label), *texts
 
@@ -877,7 +877,7 @@ class Formats(Files):
 
     def __getitem__(self, index):
         path = self.paths[index]
-        return self.transform(Image.open(path).convert("RGB")), "{0[0]}".format(path)  # noqa: UP030
+        return self.transform(Image.open(path).convert("RGB")), "{0[0]}".format(path)  # noqa: UP030,UP032
 
 
 class Represents(Files):

@@ -14,13 +14,13 @@ from torchvision.datasets import ImageFolder
 
 pandas = pytest.importorskip("pandas")
 
-HEAD = (T.Resize((8, 8)), T.PILToTensor())
+HEAD = compose(T.Resize((8, 8)), T.PILToTensor())
 
 
 class Table(Dataset):
     """As PyTorch's tutorial writes it, but for what opens the file."""
 
-    def __init__(self, root, frame, transform=compose(*HEAD), target_transform=None):
+    def __init__(self, root, frame, transform=HEAD, target_transform=None):
         self.root = str(root)
         self.frame = frame
         self.files, self.labels = frame["file"], frame["label"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchvision_io
 from feedmill.planner import tensor_files
-from helpers import compose, equal_batches, native_loader, save_jpeg
+from helpers import equal_batches, native_loader, save_jpeg
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import io, transforms

@@ -358,9 +358,9 @@ class _DatasetReader:
             load = files.open_rgb
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform, makes_samples=makes_samples,
-            with_own_files=with_own_files, views=read.views, rejects=_rejects(load),
-            keeps_mode=_keeps_mode(load),
+            is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform,
+            makes_samples=makes_samples, with_own_files=with_own_files, views=read.views,
+            rejects=_rejects(load), keeps_mode=_keeps_mode(load),
         )
         return BaseNode(base, kind or type(dataset).__name__)
 

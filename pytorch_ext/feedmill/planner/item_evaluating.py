@@ -163,12 +163,12 @@ class ItemEvaluator(Evaluator):
 
     def loader(self) -> Any:
         """How a function loads the file of the path that it is given, as OwnDataset.load."""
-        result = self.result([self._index])
+        node, result = self._definition.node, self.result([self._index])
         if type(result) is _Opened and result.load is open_rgb and self.load is None:
-            result = self._loaded(self._definition.node, self._path_of(self._definition.node, result), open_as_is)
+            result = self._loaded(node, self._path_of(node, result), open_as_is)
         is_image = type(result) is ImageValue and self.path is self._index
         if not is_image or self._calls or len(self._opened) != (self.load in _BY_PILLOW):
-            raise self._error(self._definition.node, "it does more than to load a file as RGB")
+            raise self._error(node, "it does more than to load a file as RGB")
         return self.load
 
     # ---- expressions -----------------------------------------------------------------------------
@@ -289,17 +289,17 @@ class ItemEvaluator(Evaluator):
         if (column := tables.column_of(table, at)) is not None:
             return column
         try:
-            of, sources, kind, how = tables.lookup(table, at)
+            found = tables.lookup(table, at)
         except NotUnderstood as error:
             raise self._error(node, str(error)) from None
-        return self._made(of, sources, table.root, kind, how)
+        return self._made(found.of, found.sources, table.root, found.kind, found.how)
 
     def _field(self, node: ast.AST, row: Value, name: Any, is_attribute: bool) -> Value:
         try:
-            of, sources, how = tables.field_of_row(row, name, is_attribute)
+            found = tables.field_of_row(row, name, is_attribute)
         except NotUnderstood as error:
             raise self._error(node, str(error)) from None
-        return self._made(of, sources, None, None, how)
+        return self._made(found.of, found.sources, None, found.kind, found.how)
 
     def _item(self, node: ast.AST, owner: Any, at: Any) -> Any:
         if tables.is_table(owner) or type(owner) is tables.Table:
@@ -473,8 +473,8 @@ class ItemEvaluator(Evaluator):
             entered.append(context)
             if one.optional_vars is not None:
                 self._assign(one.optional_vars, context)
-        for one in statement.body:
-            self._execute(one)
+        for within in statement.body:
+            self._execute(within)
         for opened in self._opened:
             opened.is_closed |= opened in entered or opened.file in entered
 
@@ -496,7 +496,8 @@ class ItemEvaluator(Evaluator):
         name = test.args[0]
         if not isinstance(name, ast.Name) or self._names.get(name.id) is not self._index:
             return False
-        if ast.unparse(body) not in (f"{name.id} = {name.id}.{one}()" for one in ("tolist", "item")):
+        called = (f"{name.id} = {name.id}.{one}()" for one in ("tolist", "item"))
+        if ast.unparse(body) not in called:
             return False
         if self._value(test.func) is not torch.is_tensor:
             return False

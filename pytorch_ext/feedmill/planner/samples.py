@@ -422,8 +422,8 @@ class Source:
         reasons = []
         if not is_default and self.plan is not None and self.plan.more_views:
             reasons.append(
-                "the dataset's samples have several images, for which the native path needs torch's "
-                "own collate_fn"
+                "the dataset's samples have several images, for which the native path needs "
+                "torch's own collate_fn"
             )
         # Torch's own collate_fn fails for images of different shapes; others may not.
         is_stacked = is_default and loader.batch_sampler is not None and loader.batch_size != 1

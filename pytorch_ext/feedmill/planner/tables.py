@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from feedmill.planner.attributes import NotUnderstood
-from feedmill.planner.looked_up import CONSTANTS, ROW, TEXT, Value, are_plain
+from feedmill.planner.looked_up import ROW, TEXT, Value, are_plain
 from feedmill.planner.untouched import is_original
 
 _INDEXERS = ("iloc", "loc", "iat", "at")
@@ -111,8 +111,17 @@ def _has_column(now: Any, name: str) -> bool:
     return columns is not None and list(columns).count(name) == 1
 
 
-def lookup(table: Table, at: Any) -> tuple[Callable[[Any, Any], Any], list[Value], str | None, str]:
-    """``table[at]``: (its value, as Value's ``of``, the Values in ``at``, the kind, how).
+class Lookup(NamedTuple):
+    """A value that is looked up by the index; the parts are Value's."""
+
+    of: Callable[[Any, Any], Any]
+    sources: list[Value]
+    kind: str | None
+    how: str
+
+
+def lookup(table: Table, at: Any) -> Lookup:
+    """``table[at]``.
 
     Args:
         at: a Value; or, for an indexer of a DataFrame, a Value and the number or name of a column.
@@ -126,18 +135,17 @@ def lookup(table: Table, at: Any) -> tuple[Callable[[Any, Any], Any], list[Value
         owner = now.obj
         if type(at) is Value:
             return _by_indexer(table, at, owner)
-        if hasattr(owner, "columns") and len(at) == 2 and type(at[0]) is Value:
+        is_pair = isinstance(at, list) and len(at) == 2 and type(at[0]) is Value
+        if hasattr(owner, "columns") and is_pair:
             return _by_row_and_column(table, at[0], at[1], owner)
     elif type(at) is Value and not hasattr(now, "columns"):
-        is_array = type(now) is np.ndarray
-        if is_array and now.ndim == 1 and (now.dtype.kind != "O" or are_plain(set(map(type, now)), now)):
-            return _element(table, at, TEXT if _are_texts(now) else None)
-        if is_table(now) and _has_plain_elements(now):
+        is_column = is_table(now) or (type(now) is np.ndarray and now.ndim == 1)
+        if is_column and _has_plain_elements(now):
             return _element(table, at, TEXT if _are_texts(now) else None)
     raise NotUnderstood("it looks up something else in its table than an element or a row")
 
 
-def _by_indexer(table: Table, at: Value, owner: Any) -> Any:
+def _by_indexer(table: Table, at: Value, owner: Any) -> Lookup:
     if hasattr(owner, "columns"):
         every = [owner.iloc[:, number] for number in range(owner.shape[1])]
         names = list(map(type, owner.columns))
@@ -149,7 +157,7 @@ def _by_indexer(table: Table, at: Value, owner: Any) -> Any:
     raise NotUnderstood("its table holds other elements than numbers and strings")
 
 
-def _by_row_and_column(table: Table, at: Value, column: Any, owner: Any) -> Any:
+def _by_row_and_column(table: Table, at: Value, column: Any, owner: Any) -> Lookup:
     if table.indexer in ("iloc", "iat"):
         is_good = type(column) is int and -owner.shape[1] <= column < owner.shape[1]
         values = owner.iloc[:, column] if is_good else None
@@ -158,23 +166,20 @@ def _by_row_and_column(table: Table, at: Value, column: Any, owner: Any) -> Any:
         values = owner[column] if is_good else None
     if values is None or not _has_plain_elements(values):
         raise NotUnderstood("it looks up something else in its table than a number or a string")
-    return (
+    return Lookup(
         lambda index, sample: table.read()[at.of(index, sample), column],
         [at], TEXT if _are_texts(values) else None, f"{table.steps}[, {column!r}]",
     )
 
 
-def _element(table: Table, at: Value, kind: str | None) -> Any:
-    return (
+def _element(table: Table, at: Value, kind: str | None) -> Lookup:
+    return Lookup(
         lambda index, sample: table.read()[at.of(index, sample)], [at], kind, f"{table.steps}[]",
     )
 
 
-def field_of_row(
-    row: Value, name: Any, is_attribute: bool
-) -> tuple[Callable[[Any, Any], Any], list[Value], str]:
-    """``row["name"]``, ``row[0]`` or ``row.name`` of a row of a DataFrame: (its value, the Values
-    of which it is made, how).
+def field_of_row(row: Value, name: Any, is_attribute: bool) -> Lookup:
+    """``row["name"]``, ``row[0]`` or ``row.name`` of a row of a DataFrame.
 
     Raises:
         NotUnderstood: it is something else than an element.
@@ -182,9 +187,13 @@ def field_of_row(
     columns = list(row.container.columns)
     if not is_attribute:
         if (type(name) is str and columns.count(name) == 1) or type(name) is int:
-            return lambda index, sample: row.of(index, sample)[name], [row], f"[{name!r}]"
+            return Lookup(
+                lambda index, sample: row.of(index, sample)[name], [row], None, f"[{name!r}]"
+            )
     elif columns.count(name) == 1 and not hasattr(sys.modules["pandas"].Series, name):
-        return lambda index, sample: getattr(row.of(index, sample), name), [row], f".{name}"
+        return Lookup(
+            lambda index, sample: getattr(row.of(index, sample), name), [row], None, f".{name}"
+        )
     raise NotUnderstood(f"it reads {name!r}, which is no column of its table")
 
 

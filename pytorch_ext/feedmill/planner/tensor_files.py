@@ -2,8 +2,8 @@
 ``read_image``, as a dataset's way to open files.
 
 JPEGs of three components are decoded natively, if torchvision decodes them to the same pixels. All
-other files are decoded by torchvision: it converts some of them in its own way, and leaves others as
-they are by default.
+other files are decoded by torchvision: it converts some of them in its own way, and leaves others
+as they are by default.
 """
 
 from __future__ import annotations

@@ -79,7 +79,6 @@ from feedmill.planner.steps import Step, augmentation_ops, call_ops, geometry_op
 from feedmill.planner.untouched import type_name, unreadable
 from feedmill.planner.views import MAX_VIEW_OPS, views_in
 
-
 # What a transform may be given; see read_transform().
 GIVEN_RGB, GIVEN_ANY, GIVEN_TENSOR = "RGB", "any mode", "tensor"
 
@@ -199,8 +198,8 @@ def _read_views(
     if reasons:
         return TransformPlan(None, reasons=tuple(reasons))
     plan = replace(plans[0], more_views=tuple(plans[1:]))
-    views = tuple(one.steps for one in read)
-    return TransformPlan(plan, views=views, converts=read[0].converts)
+    steps = tuple(one.steps for one in read)
+    return TransformPlan(plan, views=steps, converts=read[0].converts)
 
 
 # ---- reading -------------------------------------------------------------------------------------
