@@ -299,7 +299,33 @@ class Formatted(Files):
     nothing = None
 
 
+class ByPaths(Files):
+    """With pathlib."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.paths = list(map(pathlib.Path, self.paths))
+        self.root = self.paths[0].parent.parent
+        self.names = [str(path.relative_to(self.root)) for path in self.paths]
+        self.classes = {"class0": 0, "class1": 1}
+
+    def load(self, index):
+        return Image.open(self.paths[index]).convert("RGB")
+
+    def __getitem__(self, index):
+        image = self.load(index)
+        path = self.root / self.names[index]
+        label = self.classes[self.paths[index].parent.name]
+        texts = (path.stem + path.suffix, str(path), f"{path.parent}", path.as_posix(), path.parts[-2],
+                 str(self.root.joinpath(self.names[index])), str(path.with_suffix(".txt").relative_to(self.root)),
+                 os.path.join(self.root, path.name), os.fspath(pathlib.Path(self.root, self.names[index])))
+        if self.transform:
+            return self.transform(image), label, *texts
+        return image, label
+
+
 NATIVE = {
+    "by_paths": lambda f, t: ByPaths(f(), t),
     "formatted": lambda f, t: Formatted(f(), t),
     "by_name": lambda f, t: ByName(f(), t),
     "texts": lambda f, t: Texts(f(), t),
@@ -471,7 +497,10 @@ VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbe
           "str(label)[0]", "self.pairs[index][-1]", "f'{path}-{label}'", "f'{label:03d}'",
           "'%s' % label", "'%d %s' % (label, path)", "'%s-%s' % self.pairs[index]", "'{}'.format(path)",
           "'{1:>5}{0}'.format(label, index)", "torch.tensor(label)", "torch.tensor(label, dtype=torch.float)",
-          "self.frame.iloc[index, 1]", "self.frame.iloc[index]['name']", "self.frame.iloc[index].number",
+          "self.files[index]", "self.files[index].parent.name", "self.files[index].stem + path", "self.folder / path",
+          "str(self.folder / self.names[index])", "self.files[index].with_suffix('.x')", "self.files[index] / label",
+          "self.folder.joinpath(path)", "pathlib.Path(path)", "pathlib.Path(label)", "self.files[index].parts[-1]",
+          "os.fspath(self.files[index])", "path.parent", "self.frame.iloc[index, 1]", "self.frame.iloc[index]['name']", "self.frame.iloc[index].number",
           "self.frame.loc[index, 'name']", "self.frame['number'][index]", "self.frame.name.iloc[index]",
           "self.frame.at[index, 'number']", "self.frame.number.values[index]", "self.frame.name[index].upper()",
           "self.frame.iat[index, -1]", "self.frame.iloc[index][0]", "self.frame.iloc[index]", "self.frame.mixed[index]",
@@ -548,7 +577,7 @@ def does_what_was_understood(small_images, lines, index):
     text = "\n".join(["class Own:", "    def __getitem__(self, index):",
                       *("        " + line for line in lines), METHODS])
     linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
-    scope = {"Image": Image, "os": os, "re": re, "torch": torch, "__name__": "random_methods"}
+    scope = {"Image": Image, "os": os, "re": re, "torch": torch, "pathlib": pathlib, "__name__": "random_methods"}
     exec(compile(text, name, "exec"), scope)
     own = scope["Own"]()
     own.inner = ImageFolder(str(small_images))
@@ -557,6 +586,7 @@ def does_what_was_understood(small_images, lines, index):
     own.root, own.names = os.path.split(own.paths[0])[0], np.array(list(map(os.path.basename, own.paths)))
     own.labels, own.numbers = [*range(4), None, *range(4)], np.arange(9)[::-1].copy()
     own.pairs, own.rows = [(i % 3, -i) for i in range(9)], torch.arange(18).reshape(9, 2)
+    own.files, own.folder = list(map(pathlib.Path, own.paths)), pathlib.Path(own.root)
     own.lettered = {str(i): i for i in range(4)}
     if pandas is not None:
         own.frame = pandas.DataFrame({"name": own.names, "number": own.numbers, "mixed": own.labels})
@@ -601,7 +631,8 @@ def plain(sample):
         return type(sample), [(key, plain(value)) for key, value in sample.items()]
     if isinstance(sample, Image.Image):
         return sample.mode, sample.size, sample.tobytes()
-    return type(sample), sample.tolist() if hasattr(sample, "tolist") else sample
+    value = sample.tolist() if hasattr(sample, "tolist") else sample
+    return type(sample), "nan" if value != value else value
 
 
 # ---- left to torch -------------------------------------------------------------------------------

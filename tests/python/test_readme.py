@@ -111,11 +111,12 @@ RETURNING = {
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons", "_mode_reasons"],
     "planner/samples.py": ["why_not"],
     "planner/tensor_colors.py": ["why_not_sizes"],
+    "planner/tensor_files.py": ["reasons_against"],
     "planner/transforms.py": ["read_transform", "_read_views"],
     "planner/untouched.py": ["hooks_of", "unreadable"],
     "planner/files.py": [
         "reasons_against_opening", "reasons_against_loader", "reasons_against_backend",
-        "reasons_against_samples", "reasons_against_names",
+        "reasons_against_samples", "reasons_against_names", "reasons_against_modes",
     ],
     "planner/equal_augmentations.py": ["_compared"],
     "engine/devices.py": ["stage_refusal"],

@@ -207,7 +207,7 @@ def test_unsupported_datasets_and_arguments(small_images):
     same_as_torch(TensorSubclass(torch.arange(9.0)), words="TensorSubclass")
     same_as_torch(Squares(), words="Squares")
     same_as_torch(torch.utils.data.Subset(Squares(), [1, 2]), words="Squares")
-    same_as_torch(folder(root, loader=lambda path: pil_loader(path)), words="default_loader")
+    same_as_torch(folder(root, loader=lambda path: pil_loader(path).copy()), words="default_loader")
     same_as_torch(ImageFolder(root, compose(*HEAD), target_plus_one), words="target_transform")
     same_as_torch(ImageFolder(root, ComposeSubclass(list(HEAD))), words="ComposeSubclass")
     same_as_torch(ImageFolder(root, torch.nn.Sequential(*TO_FLOAT[:1], torch.nn.Identity(),
@@ -389,7 +389,7 @@ def test_wrong_values_of_the_attribute_samples(small_images):
 
 def test_all_reasons_are_listed(small_images):
     dataset = ImageFolder(str(small_images), compose(T.ToTensor()), target_plus_one,
-                          loader=lambda path: pil_loader(path))
+                          loader=lambda path: pil_loader(path).copy())
     dataset.transform.transforms += [T.Lambda(same), v2.ColorJitter(0.5)]
     loader = feedmill.DataLoader(dataset, num_workers=1, worker_init_fn=do_nothing)
     text = loader.explain()

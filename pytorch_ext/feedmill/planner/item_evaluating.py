@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import string
 from collections.abc import Callable, Sequence
+from pathlib import PosixPath
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -30,9 +31,11 @@ from feedmill.planner.looked_up import (
     function_of,
     has_plain_keys,
     is_plain,
+    joined_path,
     kind_of_elements,
     kind_of_item,
     method_of,
+    part_of_path,
     sum_of,
     unpacked,
 )
@@ -265,6 +268,8 @@ class ItemEvaluator(Evaluator):
             return self._part_of_table(node, owner)
         if type(owner) is Value and owner.kind == ROW:
             return self._field(node, owner, node.attr, True)
+        if type(owner) is Value and (part := part_of_path(owner, node.attr)) is not None:
+            return self._kept(part)
         if type(owner) in _UNKNOWN:
             raise self._error(node, f"it reads {node.attr} of what it looks up")
         if (mode := tensor_files.member_of_modes(owner, node.attr)) is not None:
@@ -516,6 +521,8 @@ class ItemEvaluator(Evaluator):
                 return self._called_item(node, owner)
             if type(owner) is _Opened:
                 return self._convert(node, owner)
+            if type(owner) is PosixPath:
+                owner = constant(owner)
             if type(owner) is str and node.func.attr == "format" and not node.keywords:
                 return self._by_format(node, owner)
             if type(owner) is Value:
@@ -647,7 +654,10 @@ class ItemEvaluator(Evaluator):
             return one + other
         if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):
             if (made := sum_of(one, other)) is not None:
-                return self._made(made.of, made.sources, None, made.kind, made.how)
+                return self._kept(made)
+        if isinstance(node.op, ast.Div) and Value in (type(one), type(other)):
+            if (made := joined_path(one, other)) is not None:
+                return self._kept(made)
         return super()._computed_of(node, one, other)
 
     def _made(
@@ -673,6 +683,9 @@ class ItemEvaluator(Evaluator):
             raise self._error(self._definition.node, "what it looks up takes too many steps")
         self.values.append(value)
         return value
+
+    def _kept(self, value: Value) -> Value:
+        return self._made(value.of, value.sources, None, value.kind, value.how)
 
     def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
         """The image of a known function that opens a file; None: another function."""

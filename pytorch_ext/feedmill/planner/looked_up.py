@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-CONSTANTS = (int, float, str, bool, type(None))
+CONSTANTS = (int, float, str, bool, type(None), pathlib.PosixPath)
 # Types of elements whose methods, called by their index, iterator or conversion, are Python's,
 # NumPy's or torch's own.
-_PLAIN = (*CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
+_PLAIN = (*CONSTANTS, bytes, np.str_, torch.Tensor)
 _ROWS = (list, tuple)
 
-# Kinds of values: a string, several strings, the result of a regular expression, and a row of a
-# DataFrame. A value may turn out to be None or another object. The methods below fail for it, as
-# the dataset's calls do.
-TEXT, TEXTS, MATCH, ROW = "text", "texts", "match", "row"
+# Kinds of values: a string, several strings, the result of a regular expression, a path of pathlib,
+# and a row of a DataFrame. A value may turn out to be None or another object. The methods below
+# fail for it, as the dataset's calls do.
+TEXT, TEXTS, MATCH, PATH, ROW = "text", "texts", "match", "path", "row"
 
-# Functions of values, and the kind of their result if all arguments are strings.
+# Functions of values, and the kind of their result if all arguments are strings or paths.
 _FUNCTIONS: tuple[tuple[Any, str | None], ...] = (
-    (int, None), (float, None), (str, TEXT), (os.path.join, TEXT), (os.path.relpath, TEXT),
+    (int, None), (float, None), (str, TEXT), (pathlib.Path, PATH), (os.fspath, TEXT),
+    (os.path.join, TEXT), (os.path.relpath, TEXT),
     (os.path.basename, TEXT), (os.path.dirname, TEXT), (os.path.splitext, TEXTS),
 )
 _SEARCHES = (re.search, re.match, re.fullmatch)  # of (pattern, text)
@@ -39,6 +40,13 @@ _METHODS: dict[str, str | None] = {
     ), TEXT),
     **dict.fromkeys(("startswith", "endswith", "find", "rfind"), None),
 }
+# Methods and attributes of paths, and the kind of their result.
+_PATH_METHODS: dict[str, str | None] = {
+    "as_posix": TEXT, **dict.fromkeys(("joinpath", "with_suffix", "with_name", "relative_to"), PATH),
+}
+_PATH_PARTS: dict[str, str | None] = {
+    **dict.fromkeys(("name", "stem", "suffix"), TEXT), "parent": PATH, "parts": TEXTS,
+}
 _MATCH_METHODS: dict[str, str | None] = {"group": TEXT, "groups": TEXTS}
 
 
@@ -49,7 +57,7 @@ class Value:
     Attributes:
         sources: the Values of which it is made.
         container: that is looked up for it, or a constant; None: none.
-        kind: TEXT, TEXTS, MATCH or ROW; None: not known.
+        kind: TEXT, TEXTS, MATCH, PATH or ROW; None: not known.
         how: what is done with the sources, for text().
         is_constant: it is the container, whatever the index.
         n_steps: in which it is made.
@@ -82,7 +90,7 @@ class Value:
 
 
 def constant(value: Any) -> Value:
-    kind = TEXT if type(value) is str else None
+    kind = {str: TEXT, pathlib.PosixPath: PATH}.get(type(value))
     made = Value(lambda index, sample: value, (), the_object(value), kind, repr(value))
     made.is_constant = True
     return made
@@ -119,7 +127,8 @@ def kind_of_elements(container: Any) -> str | None:
     if type(container) not in (*_ROWS, dict):
         return None
     elements = container.values() if type(container) is dict else container
-    return TEXT if set(map(type, elements)) == {str} else None
+    kinds = set(map(type, elements))
+    return TEXT if kinds == {str} else PATH if kinds == {pathlib.PosixPath} else None
 
 
 def has_plain_keys(container: Any) -> bool:
@@ -159,11 +168,14 @@ def are_plain(kinds: set[type], *containers: Iterable[Any]) -> bool:
 
 def function_of(function: Any, values: Sequence[Value]) -> tuple[Any, str | None] | None:
     """A call of a function of values and constants."""
-    are_texts = all(one.kind == TEXT for one in values)
     if any(function is one for one in _SEARCHES):
+        are_texts = all(one.kind == TEXT for one in values)
         return (function, MATCH) if len(values) == 2 and are_texts else None
+    are_paths = all(one.kind in (TEXT, PATH) for one in values)
     kind = next((kind for one, kind in _FUNCTIONS if function is one), "")
-    return None if kind == "" else (function, kind if are_texts or function is str else None)
+    if kind == "" or (kind == PATH and not are_paths):
+        return None
+    return function, kind if are_paths or function is str else None
 
 
 def formatted_of(parts: Sequence[tuple[str, Value, str]]) -> Callable[[Any, Any], str]:
@@ -182,11 +194,47 @@ def method_of(name: str, owner: Value, values: Sequence[Value]) -> tuple[Any, st
     if owner.kind == TEXT and name in _METHODS:
         if all(one.kind == TEXT or one.is_constant for one in values):
             return getattr(str, name), _METHODS[name]
+    if owner.kind == PATH and name in _PATH_METHODS:
+        if all(one.kind in (TEXT, PATH) for one in values):
+            return getattr(pathlib.Path, name), _PATH_METHODS[name]
     if owner.kind == MATCH and name in _MATCH_METHODS:
         # group(1, 2) is a tuple; groups(default) may hold something else than strings.
         if len(values) <= (name == "group") and all(one.is_constant for one in values):
             return getattr(re.Match, name), _MATCH_METHODS[name]
     return None
+
+
+def part_of_path(path: Value, name: str) -> Value | None:
+    """``path.name``; None: something else than a path, or than its name or folder."""
+    if path.kind != PATH or name not in _PATH_PARTS:
+        return None
+
+    def of(index: Any, sample: Any) -> Any:
+        value = path.of(index, sample)
+        if type(value) is not pathlib.PosixPath:
+            raise TypeError("a path was expected")
+        return getattr(value, name)
+
+    return Value(of, [path], None, _PATH_PARTS[name], f".{name}")
+
+
+def joined_path(one: Any, other: Any) -> Value | None:
+    """``path / name``; None: one of both is no path, or no string."""
+    values = [constant(each) if type(each) in (str, pathlib.PosixPath) else each
+              for each in (one, other)]
+    if not all(type(each) is Value and each.kind in (TEXT, PATH) for each in values):
+        return None
+    left, right = values
+    if PATH not in (left.kind, right.kind):
+        return None
+
+    def of(index: Any, sample: Any) -> Any:
+        parts = left.of(index, sample), right.of(index, sample)
+        if not {type(part) for part in parts} <= {str, pathlib.PosixPath}:
+            raise TypeError("a path and a string were expected")
+        return parts[0] / parts[1]  # type: ignore[operator]
+
+    return Value(of, values, None, PATH, "/")
 
 
 def sum_of(one: Any, other: Any) -> Value | None:
