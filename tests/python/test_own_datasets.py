@@ -308,19 +308,21 @@ class ByPaths(Files):
         self.root = self.paths[0].parent.parent
         self.names = [str(path.relative_to(self.root)) for path in self.paths]
         self.classes = {"class0": 0, "class1": 1}
+        self.rows = [[name, [len(name) % 2 == 0, True]] for name in self.names]
 
     def load(self, index):
         return Image.open(self.paths[index]).convert("RGB")
 
     def __getitem__(self, index):
         image = self.load(index)
+        name, bits = self.rows[index]
         path = self.root / self.names[index]
         label = self.classes[self.paths[index].parent.name]
         texts = (path.stem + path.suffix, str(path), f"{path.parent}", path.as_posix(), path.parts[-2],
                  str(self.root.joinpath(self.names[index])), str(path.with_suffix(".txt").relative_to(self.root)),
                  os.path.join(self.root, path.name), os.fspath(pathlib.Path(self.root, self.names[index])))
         if self.transform:
-            return self.transform(image), label, *texts
+            return self.transform(image), label, name, torch.FloatTensor(bits), *texts
         return image, label
 
 
@@ -499,7 +501,7 @@ VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbe
           "'{1:>5}{0}'.format(label, index)", "torch.tensor(label)", "torch.tensor(label, dtype=torch.float)",
           "self.files[index]", "self.files[index].parent.name", "self.files[index].stem + path", "self.folder / path",
           "str(self.folder / self.names[index])", "self.files[index].with_suffix('.x')", "self.files[index] / label",
-          "self.folder.joinpath(path)", "pathlib.Path(path)", "pathlib.Path(label)", "self.files[index].parts[-1]",
+          "torch.FloatTensor(self.pairs[index])", "torch.LongTensor(self.pairs[index])", "self.folder.joinpath(path)", "pathlib.Path(path)", "pathlib.Path(label)", "self.files[index].parts[-1]",
           "os.fspath(self.files[index])", "path.parent", "self.frame.iloc[index, 1]", "self.frame.iloc[index]['name']", "self.frame.iloc[index].number",
           "self.frame.loc[index, 'name']", "self.frame['number'][index]", "self.frame.name.iloc[index]",
           "self.frame.at[index, 'number']", "self.frame.number.values[index]", "self.frame.name[index].upper()",
@@ -1130,7 +1132,7 @@ def test_elements_with_code_of_their_own():
         pass
 
     objects, record = np.array([Own()]), np.zeros(1, [("a", object)])[0]
-    for container in ([objects], [(1, objects)], {1: objects}, [record], [[[1]]], [(1, Own())], objects):
+    for container in ([objects], [(1, objects)], {1: objects}, [record], [[[Own()]]], [[[[[[1]]]]]], [(1, Own())], objects):
         assert not is_plain(container)
     for container in ([np.zeros(2)], [(1, np.ones(1), "a")], {1: np.int64(1)}, [[1, 2.0]], range(3)):
         assert is_plain(container)

@@ -19,17 +19,22 @@ CONSTANTS = (int, float, str, bool, type(None), pathlib.PosixPath)
 # NumPy's or torch's own.
 _PLAIN = (*CONSTANTS, bytes, np.str_, torch.Tensor)
 _ROWS = (list, tuple)
+_MAX_LEVELS = 4  # of lists within lists
 
 # Kinds of values: a string, several strings, the result of a regular expression, a path of pathlib,
 # and a row of a DataFrame. A value may turn out to be None or another object. The methods below
 # fail for it, as the dataset's calls do.
 TEXT, TEXTS, MATCH, PATH, ROW = "text", "texts", "match", "path", "row"
 
+# torch's older way to make tensors of lists. Of a number they make one with so many elements.
+_TENSORS = (torch.FloatTensor, torch.LongTensor)
+
 # Functions of values, and the kind of their result if all arguments are strings or paths.
 _FUNCTIONS: tuple[tuple[Any, str | None], ...] = (
     (int, None), (float, None), (str, TEXT), (pathlib.Path, PATH), (os.fspath, TEXT),
     (os.path.join, TEXT), (os.path.relpath, TEXT),
     (os.path.basename, TEXT), (os.path.dirname, TEXT), (os.path.splitext, TEXTS),
+    *((kind, None) for kind in _TENSORS),
 )
 _SEARCHES = (re.search, re.match, re.fullmatch)  # of (pattern, text)
 # Methods of strings, and the kind of their result.
@@ -138,18 +143,22 @@ def has_plain_keys(container: Any) -> bool:
 
 
 def is_plain(container: Any) -> bool:
-    """Whether the elements of a container, and those of rows in it, are plain values, so that using
+    """Whether the elements of a container, and those of lists in it, are plain values, so that using
     them calls no code of the user's."""
     kind = type(container)
     if kind is np.ndarray:
         return not container.dtype.hasobject
     if kind not in (*_ROWS, dict):
         return True
-    elements = container.values() if kind is dict else container
-    if not are_plain(set(map(type, elements)) - set(_ROWS), elements):
-        return False
-    rows = [one for one in elements if type(one) in _ROWS]
-    return are_plain(set(map(type, itertools.chain.from_iterable(rows))), *rows)
+    elements: Any = container.values() if kind is dict else container
+    for _ in range(_MAX_LEVELS):
+        if not are_plain(set(map(type, elements)) - set(_ROWS), elements):
+            return False
+        rows = [one for one in elements if type(one) in _ROWS]
+        if not rows:
+            return True
+        elements = list(itertools.chain.from_iterable(rows))
+    return False
 
 
 def are_plain(kinds: set[type], *containers: Iterable[Any]) -> bool:
@@ -175,7 +184,19 @@ def function_of(function: Any, values: Sequence[Value]) -> tuple[Any, str | None
     kind = next((kind for one, kind in _FUNCTIONS if function is one), "")
     if kind == "" or (kind == PATH and not are_paths):
         return None
+    if any(function is one for one in _TENSORS):
+        return (_of_lists(function), None) if len(values) == 1 else None
     return function, kind if are_paths or function is str else None
+
+
+def _of_lists(function: Any) -> Any:
+    def made(value: Any) -> Any:
+        if type(value) not in _ROWS:
+            raise TypeError("a list was expected")
+        return function(value)
+
+    made.__qualname__ = repr(function)
+    return made
 
 
 def formatted_of(parts: Sequence[tuple[str, Value, str]]) -> Callable[[Any, Any], str]:
