@@ -15,6 +15,9 @@ Prints a line of JSON for each case.
   RandomHorizontalFlip, ToTensor, Normalize) with ColorJitter(0.4, 0.4, 0.4, 0.1), with RandAugment.
 - moco, dino (with --data): several images of each file, by MoCo v2's and DINO's transforms: two of
   224 pixels; two of 224 and eight of 96.
+- table, decode_image (with --data): a dataset as PyTorch's tutorial writes it, with a table of
+  pandas; the recipe, of images that Pillow opens, and of tensors by decode_image() with v2's
+  transforms.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ import ctypes
 import hashlib
 import itertools
 import json
+import os
 import pickle
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,18 +41,20 @@ import feedmill
 import numpy as np
 import torch
 from bench_hybrid import GaussianBlur, Solarization
-from torch.utils.data import DataLoader, TensorDataset
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 try:
     import torchvision  # noqa: F401
 except RuntimeError:  # its compiled library does not match a CPU-only torch
-    import sys
-
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
     import torchvision_cpu  # noqa: F401
 from torchvision import transforms
 from torchvision.datasets import CIFAR10, ImageFolder
+from torchvision.io import decode_image
+from torchvision.transforms import v2
 
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
 _NORMALIZE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _TO_VALUES = (transforms.ToTensor(), transforms.Normalize(*_NORMALIZE))
 _AUGMENTATIONS = (
@@ -114,6 +121,47 @@ def view(size: int, scale: tuple[float, float], jitter: Any, *more: Any) -> Any:
     steps = [transforms.RandomApply([jitter], p=0.8), transforms.RandomGrayscale(p=0.2), *more]
     crop = transforms.RandomResizedCrop(size, scale)
     return transforms.Compose([crop, transforms.RandomHorizontalFlip(), *steps, *_TO_VALUES])
+
+
+class Table(Dataset[Any]):
+    """As in PyTorch's tutorial, but for the images."""
+
+    def __init__(self, root: str, transform: Any) -> None:
+        import pandas
+
+        samples = ImageFolder(root).samples
+        self.img_labels = pandas.DataFrame({
+            "file": [os.path.relpath(path, root) for path, _ in samples],
+            "label": [label for _, label in samples],
+        })
+        self.img_dir = root
+        self.transform = transform
+        self.target_transform = None
+
+    def __len__(self) -> int:
+        return len(self.img_labels)
+
+    def __getitem__(self, idx: int) -> Any:
+        img_path = os.path.join(self.img_dir, self.img_labels.iloc[idx, 0])
+        image = Image.open(img_path).convert("RGB")
+        label = self.img_labels.iloc[idx, 1]
+        if self.transform:
+            image = self.transform(image)
+        if self.target_transform:
+            label = self.target_transform(label)
+        return image, label
+
+
+class TensorTable(Table):
+    def __getitem__(self, idx: int) -> Any:
+        img_path = os.path.join(self.img_dir, self.img_labels.iloc[idx, 0])
+        image = decode_image(img_path, mode="RGB")
+        label = self.img_labels.iloc[idx, 1]
+        if self.transform:
+            image = self.transform(image)
+        if self.target_transform:
+            label = self.target_transform(label)
+        return image, label
 
 
 def moco() -> Views:
@@ -208,6 +256,25 @@ def run_views(options: argparse.Namespace) -> None:
         report(name, dataset, 32, options)
 
 
+def run_tables(options: argparse.Namespace) -> None:
+    sys.path.insert(0, str(_TESTS / "python"))
+    import torchvision_io
+
+    of_images = (transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *_TO_VALUES)
+    of_tensors = (
+        v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(),
+        v2.ToDtype(torch.float32, scale=True), v2.Normalize(*_NORMALIZE),
+    )
+    datasets = {"table": Table(options.data, transforms.Compose(of_images))}
+    if reason := torchvision_io.why_not():
+        print(f"decode_image is left out: {reason}", file=sys.stderr)
+    else:
+        datasets["decode_image"] = TensorTable(options.data, v2.Compose(of_tensors))
+    for name, dataset in datasets.items():
+        list(islice_of(feedmill.DataLoader(dataset, 16, native="verify")))
+        report(name, dataset, 64, options)
+
+
 def report(name: str, dataset: Any, batch_size: int, options: argparse.Namespace) -> None:
     torchs, ours = loaders(dataset, batch_size, shuffle=True)
     makers = {"torch": lambda: endless(torchs), "feedmill": lambda: endless(ours)}
@@ -241,7 +308,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="take the best of them (default 3)")
     parser.add_argument("--data", help="an image folder, for the cases with photographs")
     parser.add_argument("cases", nargs="*", default=[],
-                        choices=("cifar", "tensors", "photographs", "views", []))
+                        choices=("cifar", "tensors", "photographs", "views", "tables", []))
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.cases or "cifar" in options.cases:
@@ -252,6 +319,8 @@ def main() -> None:
         run_photographs(options)
     if options.data and (not options.cases or "views" in options.cases):
         run_views(options)
+    if options.data and (not options.cases or "tables" in options.cases):
+        run_tables(options)
 
 
 if __name__ == "__main__":

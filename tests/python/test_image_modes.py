@@ -287,6 +287,25 @@ def closes_image(path):
     return img.convert("RGB")
 
 
+def returns_closed(path):
+    with open(path, "rb") as f:
+        return Image.open(f)
+
+
+def converts_closed(path):
+    return returns_closed(path).convert("RGB")
+
+
+def by_opener(path):
+    with open(path, "rb", opener=lambda name, flags: os.open(name + ".other", flags)) as f:
+        return Image.open(f).convert("RGB")
+
+
+def opens_nothing(path):
+    with open() as f:
+        return Image.open(f).convert("RGB")
+
+
 def other_path(path):
     return Image.open(os.path.join("/", path)).convert("RGB")
 
@@ -306,12 +325,20 @@ def resizes(path):
     return T.functional.hflip(Image.open(path).convert("RGB"))
 
 
-@pytest.mark.parametrize("loader", [closes_early, closes_image, other_path, as_text, reads_more, resizes])
+@pytest.mark.parametrize("loader", [closes_early, closes_image, returns_closed, converts_closed, by_opener,
+                                    opens_nothing, other_path, as_text, reads_more, resizes])
 def test_loaders_that_are_left_to_torch(small_images, loader):
     text = feedmill.DataLoader(ImageFolder(str(small_images), compose(*HEAD), loader=loader)).explain()
     assert text.startswith("torch's own path") and "the dataset's loader is not" in text
     text = feedmill.DataLoader(Loads(["a.jpg"], loader, *HEAD)).explain()
     assert text.startswith("torch's own path")
+
+
+def test_a_replaced_open(small_images, monkeypatch):
+    original = open
+    monkeypatch.setattr("builtins.open", lambda *given, **by_name: original(*given, **by_name))
+    dataset = ImageFolder(str(small_images), compose(*HEAD), loader=pil_loader)
+    assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
 
 
 # ---- left to torch -------------------------------------------------------------------------------

@@ -208,3 +208,10 @@ def test_replaced_indexers(small_images, frame, monkeypatch):
     monkeypatch.setattr(pandas.DataFrame, "iloc", property(lambda self: of_frames.fget(self)))
     text = feedmill.DataLoader(Table(small_images, frame)).explain()
     assert text.startswith("torch's own path") and "pandas.DataFrame.iloc was replaced" in text
+
+
+def test_a_replaced_lookup(small_images, frame, monkeypatch):
+    get = pandas.Series.__getitem__
+    monkeypatch.setattr(pandas.Series, "__getitem__", lambda self, key: get(self, key))
+    text = feedmill.DataLoader(Columns(small_images, frame)).explain()
+    assert text.startswith("torch's own path") and "pandas.Series.__getitem__ was replaced" in text

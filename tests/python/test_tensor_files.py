@@ -191,6 +191,19 @@ class Turned(Files):
         return self.transform(read_image(self.paths[idx], apply_exif_orientation=True)), 1
 
 
+class Wrong(Files):
+    """Raises TypeError."""
+
+    def __getitem__(self, idx):
+        try_this = read_image(self.paths[idx], ImageReadMode.RGB, False, None)
+        return self.transform(try_this), 1
+
+
+class WrongName(Files):
+    def __getitem__(self, idx):
+        return self.transform(read_image(input=self.paths[idx])), 1
+
+
 class Scaled(Files):
     def __getitem__(self, idx):
         return self.transform(read_image(self.paths[idx]).float().div(255)), 1
@@ -199,6 +212,14 @@ class Scaled(Files):
 class Bytes(Files):
     def __getitem__(self, idx):
         return self.transform(decode_image(io.read_file(self.paths[idx]))), 1
+
+
+@pytest.mark.parametrize("kind", [Wrong, WrongName])
+def test_wrong_calls(paths, kind):
+    loader = feedmill.DataLoader(kind(paths, BYTES))
+    assert not loader.explain().startswith("native path")
+    with pytest.raises(TypeError):
+        list(loader)
 
 
 @pytest.mark.parametrize("kind", [Grey, Turned, Scaled, Bytes])

@@ -57,6 +57,6 @@ def why_not():
 
 
 def need():
-    """Skips a test where torchvision's decoders can't be used."""
+    """Skips a file of tests where torchvision's decoders can't be used."""
     if reason := why_not():
-        pytest.skip(reason)
+        pytest.skip(reason, allow_module_level=True)

@@ -31,7 +31,7 @@ from xml.etree import ElementTree
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WORK = ROOT / "build" / "wheel-test"
-TEST_TOOLS = ["pytest", "pytest-xdist", "hypothesis", "tqdm", "boto3", "moto[server]"]
+TEST_TOOLS = ["pytest", "pytest-xdist", "hypothesis", "tqdm", "pandas", "boto3", "moto[server]"]
 
 # The tests that say whether a training's results, its script and its report are right. With --all,
 # every file runs but NEED_SOURCES.
@@ -42,7 +42,7 @@ CHOSEN = {
                 "test_requirements", "test_deferred", "test_deferred_path",
                 "test_deferred_operations", "test_deferred_tensors", "test_deferred_handover",
                 "test_handover", "test_placing", "test_own_datasets", "test_own_transforms",
-                "test_folder_classes"],
+                "test_folder_classes", "test_image_modes", "test_tables", "test_tensor_files"],
     "objects": ["test_remote_names", "test_remote_credentials", "test_remote_s3",
                 "test_remote_packs"],
     "stalls": ["test_stats", "test_verdict", "test_watch", "test_demo"],

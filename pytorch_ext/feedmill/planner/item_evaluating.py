@@ -4,6 +4,7 @@ which transforms it applies, and what it returns, as functions of the index."""
 from __future__ import annotations
 
 import ast
+import io
 import string
 from collections.abc import Callable, Sequence
 from pathlib import PosixPath
@@ -234,7 +235,7 @@ class ItemEvaluator(Evaluator):
             parts.append((text, value, spec))
             text = ""
         parts.append((text, constant(""), ""))
-        how = "".join(f"{text}{{:{spec}}}" for text, _, spec in parts)
+        how = f"f{[(text, spec) for text, _, spec in parts]}"
         return self._made(formatted_of(parts), [one for _, one, _ in parts], None, TEXT, how)
 
     def _constant_text(self, node: ast.expr) -> str:
@@ -478,10 +479,12 @@ class ItemEvaluator(Evaluator):
             entered.append(context)
             if one.optional_vars is not None:
                 self._assign(one.optional_vars, context)
-        for within in statement.body:
-            self._execute(within)
-        for opened in self._opened:
-            opened.is_closed |= opened in entered or opened.file in entered
+        try:
+            for within in statement.body:
+                self._execute(within)
+        finally:  # also behind a return
+            for opened in self._opened:
+                opened.is_closed |= opened in entered or opened.file in entered
 
     def _import(self, statement: ast.ImportFrom) -> None:
         """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
@@ -537,13 +540,10 @@ class ItemEvaluator(Evaluator):
         if function is torch.tensor:
             return self._tensor(node)
         arguments = [self._value(one) for one in node.args]
-        if function is open and type(arguments[0]) is Value and arguments[1:] == ["rb"]:
-            return _File(arguments[0])
-        if function is get_image_backend() and not arguments and not node.keywords:
+        if not node.keywords and (opened := self._opened_file(node, function, arguments)):
+            return opened
+        if function is not None and function is get_image_backend() and not node.args:
             return function()
-        if [type(one) for one in arguments] == [_File] and not node.keywords:
-            if (opened := self._load(node, function, arguments[0])) is not None:
-                return opened
         if function is dict and not arguments and all(one.arg for one in node.keywords):
             return DictSample({str(one.arg): self._value(one.value) for one in node.keywords})
         if function is isinstance and len(arguments) == 2 and not node.keywords:
@@ -687,6 +687,13 @@ class ItemEvaluator(Evaluator):
     def _kept(self, value: Value) -> Value:
         return self._made(value.of, value.sources, None, value.kind, value.how)
 
+    def _opened_file(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
+        """``open(path, "rb")``, or ``Image.open()`` of its result; None: another call."""
+        kinds = [type(one) for one in arguments]
+        if function is io.open and kinds == [Value, str] and arguments[1] == "rb":
+            return _File(arguments[0])
+        return self._load(node, function, arguments[0]) if kinds == [_File] else None
+
     def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
         """The image of a known function that opens a file; None: another function."""
         from PIL import Image
@@ -696,6 +703,8 @@ class ItemEvaluator(Evaluator):
             opened = _Opened(path.path, open_file_rgb, path) if is_file else _Opened(path, open_rgb)
             self._opened.append(opened)
             return opened
+        if type(path) is not Value:
+            return None
         # default_loader() calls pil_loader().
         originals = original_loaders()
         if len(originals) == 2 and any(function is one for one in originals):
@@ -705,12 +714,15 @@ class ItemEvaluator(Evaluator):
     def _load_tensor(self, node: ast.Call, function: Any) -> ImageValue:
         """A call of torchvision's decode_image() or read_image() of a path."""
         arguments, keywords = self._arguments(node, node.args)
-        for name, value in zip(("path", "mode", "apply_exif_orientation"), arguments):
-            keywords[name] = value
-        path = keywords.pop("path", None) or keywords.pop("input", None)
-        mode, turns = keywords.pop("mode", None), keywords.pop("apply_exif_orientation", False)
-        loader = tensor_files.loader_of(function, mode, turns)
-        if type(path) is not Value or keywords or loader is None:
+        first = "path" if function.__name__ == "read_image" else "input"
+        names = (first, "mode", "apply_exif_orientation")
+        given = {**dict(zip(names, arguments)), **keywords}
+        loader = tensor_files.loader_of(
+            function, given.get("mode"), given.get("apply_exif_orientation", False)
+        )
+        is_known = len(given) == len(arguments) + len(keywords) and given.keys() <= set(names)
+        path = given.get(first)
+        if type(path) is not Value or not is_known or loader is None:
             raise self._error(node, f"it calls {function.__name__}() in an unknown way")
         return self._loaded(node, path, loader)
 

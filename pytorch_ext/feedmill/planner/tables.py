@@ -58,7 +58,10 @@ def table_of(value: Any) -> Table:
 
 def _check(value: Any) -> None:
     pandas = sys.modules["pandas"]
-    for kind in (type(value), *(() if type(value) is pandas.Series else (pandas.Series,))):
+    for kind, module in ((pandas.DataFrame, "frame"), (pandas.Series, "series")):
+        get = f"{kind.__name__}.__getitem__"
+        if not is_original(kind.__getitem__, f"pandas.core.{module}", get):
+            raise NotUnderstood(f"pandas.{get} was replaced")
         for name in _INDEXERS:
             of_class = getattr(kind, name)
             getter = of_class.fget if type(of_class) is property else None
@@ -76,12 +79,16 @@ def _has_plain_elements(column: Any) -> bool:
     if isinstance(dtype, np.dtype):
         if dtype.kind in "biuf":
             return True
-        return bool(dtype.kind == "O") and are_plain(set(map(type, column)), column)
+        values = np.asarray(column)
+        return bool(dtype.kind == "O") and are_plain(set(map(type, values)), values)
     return type(dtype) is pandas.StringDtype
 
 
 def _are_texts(column: Any) -> bool:
-    return set(map(type, column)) == {str}
+    """Whether all elements of a Series, or array, are strings."""
+    if isinstance(column.dtype, np.dtype):
+        return column.dtype.kind == "O" and set(map(type, np.asarray(column))) == {str}
+    return not column.hasnans
 
 
 def part_of(table: Table, name: str) -> Table | None:
