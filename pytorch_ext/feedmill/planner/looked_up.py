@@ -47,7 +47,8 @@ _METHODS: dict[str, str | None] = {
 }
 # Methods and attributes of paths, and the kind of their result.
 _PATH_METHODS: dict[str, str | None] = {
-    "as_posix": TEXT, **dict.fromkeys(("joinpath", "with_suffix", "with_name", "relative_to"), PATH),
+    "as_posix": TEXT,
+    **dict.fromkeys(("joinpath", "with_suffix", "with_name", "relative_to"), PATH),
 }
 _PATH_PARTS: dict[str, str | None] = {
     **dict.fromkeys(("name", "stem", "suffix"), TEXT), "parent": PATH, "parts": TEXTS,
@@ -95,7 +96,8 @@ class Value:
 
 
 def constant(value: Any) -> Value:
-    kind = {str: TEXT, pathlib.PosixPath: PATH}.get(type(value))
+    kinds: dict[type, str] = {str: TEXT, pathlib.PosixPath: PATH}
+    kind = kinds.get(type(value))
     made = Value(lambda index, sample: value, (), the_object(value), kind, repr(value))
     made.is_constant = True
     return made
@@ -143,8 +145,8 @@ def has_plain_keys(container: Any) -> bool:
 
 
 def is_plain(container: Any) -> bool:
-    """Whether the elements of a container, and those of lists in it, are plain values, so that using
-    them calls no code of the user's."""
+    """Whether the elements of a container, and those of lists in it, are plain values, so that
+    using them calls no code of the user's."""
     kind = type(container)
     if kind is np.ndarray:
         return not container.dtype.hasobject
@@ -253,7 +255,7 @@ def joined_path(one: Any, other: Any) -> Value | None:
         parts = left.of(index, sample), right.of(index, sample)
         if not {type(part) for part in parts} <= {str, pathlib.PosixPath}:
             raise TypeError("a path and a string were expected")
-        return parts[0] / parts[1]  # type: ignore[operator]
+        return parts[0] / parts[1]
 
     return Value(of, values, None, PATH, "/")
 
