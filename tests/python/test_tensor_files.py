@@ -260,8 +260,12 @@ def test_decoders_that_differ(paths, monkeypatch, looked_at_anew):
 
 
 def test_equal_calls_are_one_loader():
-    one = tensor_files.loader_of(read_image, ImageReadMode.RGB)
-    assert one is tensor_files.loader_of(read_image, ImageReadMode.RGB) is not None
+    as_rgb = {"mode": ImageReadMode.RGB}
+    one = tensor_files.loader_of(read_image, as_rgb)
+    assert one is tensor_files.loader_of(read_image, as_rgb) is not None
     assert one is not tensor_files.loader_of(read_image)
-    assert tensor_files.loader_of(read_image, "RGB") is None
+    for other in ({"mode": "RGB"}, {"mode": None}, {"mode": ImageReadMode.GRAY},
+                  {**as_rgb, "apply_exif_orientation": True}):
+        assert tensor_files.loader_of(read_image, other) is None
+    assert tensor_files.loader_of(decode_image, {"mode": "no mode"}) is None
     assert tensor_files.loader_of(os.path.join) is None

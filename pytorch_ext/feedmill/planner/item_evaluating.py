@@ -717,9 +717,7 @@ class ItemEvaluator(Evaluator):
         first = "path" if function.__name__ == "read_image" else "input"
         names = (first, "mode", "apply_exif_orientation")
         given = {**dict(zip(names, arguments)), **keywords}
-        loader = tensor_files.loader_of(
-            function, given.get("mode"), given.get("apply_exif_orientation", False)
-        )
+        loader = tensor_files.loader_of(function, given)
         is_known = len(given) == len(arguments) + len(keywords) and given.keys() <= set(names)
         path = given.get(first)
         if type(path) is not Value or not is_known or loader is None:

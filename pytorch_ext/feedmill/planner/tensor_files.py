@@ -9,7 +9,8 @@ as they are by default.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from feedmill.planner.equality import colored_jpegs
 from feedmill.planner.untouched import is_original
 
 _MODULE = "torchvision.io.image"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FUNCTIONS = ("decode_image", "read_image")
 UNCHANGED, _RGB = "UNCHANGED", "RGB"
 # Images that only torchvision decodes, as fm_config.rejected_formats.
@@ -76,20 +78,24 @@ def is_function(function: Any) -> bool:
     return function is not None and any(function is one for one in found)
 
 
-def loader_of(function: Any, mode: Any = None, turns: Any = False) -> TensorLoader | None:
-    """The loader of a call ``function(path, mode, turns)``; None: natively it can't be replaced.
+def loader_of(function: Any, given: Mapping[str, Any] = _NOTHING) -> TensorLoader | None:
+    """The loader of a call of a path; None: natively it can't be replaced.
 
     Args:
-        mode: an ImageReadMode, or its name as torchvision takes it; None: not given.
+        given: the call's other arguments, ``mode`` and ``apply_exif_orientation``, by name.
     """
     name = getattr(function, "__name__", "")
-    if not is_function(function) or not is_original(function, _MODULE, name) or turns is not False:
+    if not is_function(function) or not is_original(function, _MODULE, name):
+        return None
+    if given.get("apply_exif_orientation", False) is not False:
         return None
     modes = sys.modules[_MODULE].ImageReadMode
-    if type(mode) is str and name == "decode_image":
+    # Older versions take neither a path nor the name of a mode.
+    if name == "decode_image" and "str" not in str(function.__annotations__.get("input")):
+        return None
+    mode = given.get("mode", modes.UNCHANGED)
+    if type(mode) is str and name == "decode_image" and "upper" in function.__code__.co_names:
         mode = modes.__members__.get(mode.upper())
-    if mode is None:
-        return _LOADERS[name, UNCHANGED]
     return _LOADERS.get((name, mode.name)) if type(mode) is modes else None
 
 
