@@ -8,7 +8,7 @@ import feedmill
 import pytest
 import torch
 from helpers import compose, equal_batches, native_loader, save_jpeg
-from PIL import Image
+from PIL import Image, JpegImagePlugin
 from torch.utils.data import Dataset
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -28,6 +28,21 @@ class Files(Dataset):
 
     def __getitem__(self, idx):
         return self.transform(Image.open(self.paths[idx]))
+
+
+class Within(Files):
+    """All is done before the file is closed."""
+
+    def __getitem__(self, idx):
+        with Image.open(self.paths[idx]) as image:
+            return self.transform(image)
+
+
+class ConvertsByName(Files):
+    def __getitem__(self, idx):
+        with Image.open(self.paths[idx]) as image:
+            image = image.convert(mode="RGB")
+        return self.transform(image)
 
 
 class Named(Files):
@@ -76,7 +91,7 @@ class IfNeededWithin(Files):
         super().__init__(paths, T.Lambda(lambda x: x if x.mode == "RGB" else x.convert("RGB")), *steps)
 
 
-CONVERTING = [IfNeeded, Conditional, Reversed, Converts, IfNeededWithin]
+CONVERTING = [ConvertsByName, IfNeeded, Conditional, Reversed, Converts, IfNeededWithin]
 
 
 @pytest.fixture
@@ -121,7 +136,7 @@ def compare(dataset, n_workers=0, **options):
         pass
 
 
-@pytest.mark.parametrize("kind", [Files, Named, *CONVERTING])
+@pytest.mark.parametrize("kind", [Files, Within, Named, *CONVERTING])
 def test_these_are_native(paths, kind):
     compare(kind(paths, *HEAD))
     compare(kind(paths, *HEAD), n_workers=2)
@@ -306,6 +321,38 @@ def opens_nothing(path):
         return Image.open(f).convert("RGB")
 
 
+def closes_if_rgb(path):
+    """Reads the pixels of images that are RGB too late."""
+    with Image.open(path) as im:
+        if im.mode != "RGB":
+            im = im.convert("RGB")
+    return im
+
+
+def returns_from_within(path):
+    with open(path, "rb") as f:
+        im = Image.open(f)
+        return im.convert("RGB") if im.mode != "RGB" else im
+
+
+def opens_closed(path):
+    with open(path, "rb") as f:
+        pass
+    return Image.open(f).convert("RGB")
+
+
+def enters_twice(path):
+    with open(path, "rb") as f:
+        with f:
+            pass
+        return Image.open(f).convert("RGB")
+
+
+def opens_another(path):
+    with open(path, "rb") as f, open(path, "rb"):
+        return Image.open(f).convert("RGB")
+
+
 def other_path(path):
     return Image.open(os.path.join("/", path)).convert("RGB")
 
@@ -326,7 +373,8 @@ def resizes(path):
 
 
 @pytest.mark.parametrize("loader", [closes_early, closes_image, returns_closed, converts_closed, by_opener,
-                                    opens_nothing, other_path, as_text, reads_more, resizes])
+                                    closes_if_rgb, returns_from_within, opens_closed, enters_twice,
+                                    opens_another, opens_nothing, other_path, as_text, reads_more, resizes])
 def test_loaders_that_are_left_to_torch(small_images, loader):
     text = feedmill.DataLoader(ImageFolder(str(small_images), compose(*HEAD), loader=loader)).explain()
     assert text.startswith("torch's own path") and "the dataset's loader is not" in text
@@ -336,9 +384,26 @@ def test_loaders_that_are_left_to_torch(small_images, loader):
 
 def test_a_replaced_open(small_images, monkeypatch):
     original = open
-    monkeypatch.setattr("builtins.open", lambda *given, **by_name: original(*given, **by_name))
+
+    def opens(*given, **by_name):
+        return original(*given, **by_name)
+
     dataset = ImageFolder(str(small_images), compose(*HEAD), loader=pil_loader)
+    monkeypatch.setattr("builtins.open", opens)
     assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
+    monkeypatch.setattr("io.open", opens)
+    assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
+
+
+def test_changed_classes_of_pillow(small_images, monkeypatch):
+    dataset = ImageFolder(str(small_images), compose(*HEAD), loader=named_loader)
+    enter = Image.Image.__enter__
+    with monkeypatch.context() as patches:
+        patches.setattr(Image.Image, "__enter__", lambda self: enter(self))
+        assert "__enter__ was replaced" in feedmill.DataLoader(dataset).explain()
+    convert = Image.Image.convert
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "convert", lambda *given: convert(*given), raising=False)
+    assert "class of JPEG images was changed" in feedmill.DataLoader(dataset).explain()
 
 
 # ---- left to torch -------------------------------------------------------------------------------
@@ -362,6 +427,19 @@ class Otherwise(Files):
         return self.transform(image)
 
 
+class TransformsBehind(Files):
+    """The first transform may return an image that has not read its pixels."""
+
+    def __init__(self, paths, *steps):
+        super().__init__(paths, *steps)
+        self.first = T.RandomHorizontalFlip()
+
+    def __getitem__(self, idx):
+        with Image.open(self.paths[idx]) as image:
+            image = self.first(image)
+        return self.transform(image)
+
+
 class Twice(Files):
     def __getitem__(self, idx):
         image = Image.open(self.paths[idx])
@@ -376,7 +454,7 @@ def by_mode(paths, *steps):
     return Files(paths, T.Lambda(lambda x: x.convert("RGB") if x.mode == "L" else x), *steps)
 
 
-@pytest.mark.parametrize("make", [OtherMode, Otherwise, Twice, late, by_mode])
+@pytest.mark.parametrize("make", [OtherMode, Otherwise, TransformsBehind, Twice, late, by_mode])
 def test_these_are_left_to_torch(paths, make):
     text = feedmill.DataLoader(make(paths, *HEAD)).explain()
     assert text.startswith("torch's own path")

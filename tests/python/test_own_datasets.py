@@ -287,14 +287,19 @@ class Formatted(Files):
         super().__init__(folder, transform)
         self.root = os.path.dirname(os.path.dirname(self.paths[0]))
         self.pairs = [(label, -label) for label in self.labels]
+        self.boxes = np.arange(80, dtype=np.float64).reshape(40, 2)
+        self.box_list = list(self.boxes.astype(np.float32))
 
     def __getitem__(self, index):
+        if torch.is_tensor(index):
+            index = index.item()
         label = self.labels[index]
         path = self.root + "/" + f"class{label}/{self.paths[index][-7:-4]}.jpg"
         texts = ("%s/%03d" % (self.root, label), "%d" % label, "%s-%s" % self.pairs[index],  # noqa: UP031
                  "{}/{:>4}.jpg".format(self.root, index), "{1}{0}{1}".format(label, index),  # noqa: UP032
                  f"{label:+05d} {index}", f"{path[-3:]:>9}", f"{self.nothing}{1.5}")
-        return self.transform(Image.open(path).convert("RGB")), torch.tensor(label), *texts
+        boxes = torch.FloatTensor(self.boxes[index]), torch.FloatTensor(self.box_list[index])
+        return self.transform(Image.open(path).convert("RGB")), torch.tensor(label), *boxes, *texts
 
     nothing = None
 
@@ -366,6 +371,8 @@ def test_these_are_native(small_images, name):
     compare(dataset, batch_size=8)
     compare(dataset, batch_size=None)
     compare(dataset, batch_size=3, sampler=[1, -1, 0, 1, 0])
+    if name == "formatted":
+        compare(dataset, batch_size=2, sampler=list(torch.arange(8).split(1)))
     if name in ("files", "images", "transformed_subset", "selected_array"):
         compare(dataset, batch_size=3, sampler=[1, torch.tensor(1), np.int64(0), np.array(2)])
 
@@ -913,6 +920,25 @@ class Formats(Files):
         return self.transform(Image.open(path).convert("RGB")), "{0[0]}".format(path)  # noqa: UP030,UP032
 
 
+class KeysByInt(Files):
+    """The keys of a dict behind torch.is_tensor()."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.paths = dict(enumerate(self.paths))
+
+    def __getitem__(self, index):
+        if torch.is_tensor(index):
+            index = index.tolist()
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), 1
+
+
+class WrongFormat(Files):
+    def __getitem__(self, index):
+        path = self.paths[index]
+        return self.transform(Image.open(path).convert("RGB")), "{".format(path)  # noqa: F521
+
+
 class Represents(Files):
     def __getitem__(self, index):
         path = self.paths[index]
@@ -943,7 +969,7 @@ def with_another_function(folder, transform):
 
 
 LEFT = [OwnTexts, OwnKeys, LogsLabels, Draws, ByText, Remembered, ReplacedBy, RenamedPaths, Changed,
-        Formats, Represents, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
+        Formats, KeysByInt, WrongFormat, Represents, CallsItself, CountsInMethod, LogsInMethod, TwoFilesByMethods, with_another_class,
         with_item_of_its_own, with_another_function, Keys, Counts, Cached, Odd, IsNone, Grey, OtherPath, OtherIndex, TwoFiles, Views, Tries,
         GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
         SubsetOfOwn, with_two_transforms, over_unknown]

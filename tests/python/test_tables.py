@@ -111,6 +111,21 @@ def test_other_indices_of_tables(small_images, frame, kind):
         compare(kind(small_images, frame.set_index("file", drop=False)), batch_size=8)
 
 
+def test_indices_that_are_labels(small_images, frame):
+    """They may be strings, or numbers that are no positions."""
+    named = frame.set_index(pandas.Index([f"row{i}" for i in range(40)]))
+    later = frame.set_index(pandas.Index(range(100, 140)))
+    for other, sampler in ((named, ["row3", "row1"]), (later, [103, 101])):
+        dataset = ByLabel(small_images, other)
+        loader = feedmill.DataLoader(dataset, batch_size=2, sampler=sampler)
+        assert "labels of a table" in loader.explain()
+        assert all(map(equal_batches, loader, torch.utils.data.DataLoader(dataset, 2, sampler=sampler)))
+        at = Columns(small_images, other)
+        assert "labels of a table" in feedmill.DataLoader(at, sampler=sampler).explain()
+        assert len(list(native_loader(Rows(small_images, other), batch_size=2))) == 20
+    compare(ByLabel(small_images, frame.sample(frac=1, random_state=1)), batch_size=8)
+
+
 def test_errors_are_the_datasets_own(small_images, frame):
     short = Table(small_images, frame[:5])
     short.__class__ = type("Longer", (Table,), {"__len__": lambda self: 8})

@@ -1,8 +1,11 @@
 """Datasets that load files as tensors, by torchvision's decode_image() and read_image()."""
 
 import os
+import random
 import shutil
+import sys
 import traceback
+from pathlib import Path
 
 import feedmill
 import pytest
@@ -16,6 +19,10 @@ from torchvision import io, transforms
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.io import ImageReadMode, decode_image, read_image
 from torchvision.transforms import v2
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import make_png
 
 torchvision_io.need()
 # Before torchvision 0.20 decode_image() takes no path.
@@ -247,14 +254,43 @@ def test_replaced_functions(paths, monkeypatch):
     def read(path, mode=ImageReadMode.UNCHANGED):
         return original(path, mode)
 
+    for name in ("read_file", "decode_image"):  # which it calls
+        with monkeypatch.context() as patches:
+            patches.setattr(io.image, name, read)
+            assert not feedmill.DataLoader(Files(paths, BYTES)).explain().startswith("native path")
     monkeypatch.setattr(io.image, "read_image", read)
     monkeypatch.setitem(globals(), "read_image", read)
     assert not feedmill.DataLoader(Files(paths, BYTES)).explain().startswith("native path")
 
 
+def test_files_that_may_be_of_other_types(paths, tmp_path):
+    """A PNG of 16 bits gives a tensor of uint16, which alone in a batch is no error."""
+    deep = tmp_path / "deep.png"
+    deep.write_bytes(make_png.make(random.Random(1), 20, 20, 2, 16))
+    mixed = Files([*paths[:7], deep], v2.CenterCrop(18))
+    for options in ({"batch_size": 1}, {"batch_size": None}, {"batch_size": 4, "collate_fn": list}):
+        loader = feedmill.DataLoader(mixed, **options)
+        assert not loader.explain().startswith("native path")
+        assert "uint16" in str([images.dtype for images, _ in feedmill.DataLoader(mixed)])
+        assert feedmill.DataLoader(Files(paths, BYTES), **options).explain().startswith("native path")
+    scaled = v2.Compose([BYTES, v2.ToDtype(torch.float32, scale=True)])
+    compare(Files([*paths[:7], deep], scaled))
+
+
+def test_names_that_torchvision_does_not_take(paths, tmp_path):
+    other = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg")
+    shutil.copy(paths[0], other)
+    for name in (other, os.fsencode(paths[0])):
+        dataset = Files(paths[:3], BYTES)
+        dataset.paths.append(name)
+        for kind in (torch.utils.data.DataLoader, native_loader):
+            with pytest.raises(RuntimeError):
+                list(kind(dataset, batch_size=4))
+
+
 def test_decoders_that_differ(paths, monkeypatch, looked_at_anew):
-    original = io.image.decode_image
-    monkeypatch.setattr(io.image, "decode_image", lambda *given, **by_name: original(*given, **by_name) ^ 1)
+    original = torch.ops.image.decode_image
+    monkeypatch.setattr(torch.ops.image, "decode_image", lambda *given: original(*given) ^ 1)
     text = feedmill.DataLoader(Files(paths, BYTES)).explain()
     assert not text.startswith("native path") and "differently than feedmill" in text
 

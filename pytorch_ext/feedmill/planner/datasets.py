@@ -11,7 +11,7 @@ Other subclasses of them can't, unless they define ``feedmill_item``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -247,7 +247,8 @@ class _DatasetReader:
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
-            is_turned=is_arrow, views=views, rejects=_rejects(load), keeps_mode=_keeps_mode(load),
+            is_turned=is_arrow, views=views, rejects=_rejects(load),
+            keeps_mode=_keeps_mode(load, own.some_paths(files.probed) if is_tensor else ()),
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -356,11 +357,12 @@ class _DatasetReader:
             return self.add_reasons(read.reasons)
         if read.converts:
             load = files.open_rgb
+        paths = _some_paths(dataset) if type(load) is TensorLoader else []
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
             is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform,
             makes_samples=makes_samples, with_own_files=with_own_files, views=read.views,
-            rejects=_rejects(load), keeps_mode=_keeps_mode(load),
+            rejects=_rejects(load), keeps_mode=_keeps_mode(load, paths),
         )
         return BaseNode(base, kind or type(dataset).__name__)
 
@@ -598,10 +600,14 @@ def _is_rgb(load: Any) -> bool:
     return type(load) is not TensorLoader and load is not files.open_as_is
 
 
-def _keeps_mode(load: Any) -> bool:
-    """Whether images that are not RGB stay as they are when they are loaded."""
+def _keeps_mode(load: Any, paths: Sequence[str]) -> bool:
+    """Whether images may stay other than RGB when they are loaded.
+
+    Args:
+        paths: of some of the files, if load() makes tensors.
+    """
     if type(load) is TensorLoader:
-        return load.mode == tensor_files.UNCHANGED
+        return load.may_differ(paths)
     return load is files.open_as_is
 
 

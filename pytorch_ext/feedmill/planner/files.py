@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -69,8 +70,12 @@ def reasons_against_opening() -> list[str]:
         opens = Image.OPEN.get(name.upper())  # empty until the first image is opened
         if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
             reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
-    if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):
-        reasons.append("PIL.Image.Image.convert was replaced")
+        kind = getattr(sys.modules.get(f"PIL.{name}ImagePlugin"), f"{name}ImageFile", None)
+        if kind is not None and vars(kind).keys() & {"convert", "mode", "__enter__", "__exit__"}:
+            reasons.append(f"Pillow's class of {name.upper()} images was changed")
+    for name in ("convert", "__enter__", "__exit__"):
+        if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
+            reasons.append(f"PIL.Image.Image.{name} was replaced")
     if reason := why_not_jpegs():
         reasons.append(reason)
     return reasons
@@ -122,6 +127,8 @@ def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
     from PIL import Image
 
     for path in paths[:: max(1, len(paths) // _N_MODES)]:
+        if not os.path.isfile(path):  # a pipe would block
+            continue
         try:
             with Image.open(path) as image:
                 mode = image.mode

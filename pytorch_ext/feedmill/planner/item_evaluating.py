@@ -41,6 +41,7 @@ from feedmill.planner.looked_up import (
     unpacked,
 )
 from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.untouched import is_original
 
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
 _TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
@@ -57,10 +58,15 @@ class DictSample(dict[str, Any]):
 
 
 class _File:
-    """The result of open(path, "rb")."""
+    """The result of open(path, "rb").
+
+    Attributes:
+        is_closed: it can't be read any more.
+    """
 
     def __init__(self, path: Value) -> None:
         self.path = path
+        self.is_closed = False
 
 
 class _Opened:
@@ -86,8 +92,10 @@ class _Row:
         self.at = at
 
 
+_OPEN, _TENSOR = io.open, torch.tensor
 # Stand for what is looked up.
 _UNKNOWN = (Value, Sample, DictSample, _File, _Opened, _Row, tables.Table)
+_CLOSED = "it uses an image behind the with statement that closed it"
 # How files are loaded that the dataset opens by Image.open().
 _BY_PILLOW = (open_rgb, open_file_rgb, open_as_is)
 
@@ -120,8 +128,13 @@ class ItemEvaluator(Evaluator):
         self.follows_functions = False
         self.values: list[Value] = []
         self._opened: list[_Opened] = []  # by Image.open()
+        self._files: list[_File] = []  # by open()
+        # The loaded image may still be the opened one, which has not read its pixels.
+        self._is_lazy = False
+        self._n_until_closed: int | None = None  # calls of transforms until that one was closed
         self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index, how="index")
+        self._indices = [self._index]  # and the same as an int
 
     def _bind(self, values: Sequence[Any]) -> None:
         super()._bind(values)
@@ -146,8 +159,7 @@ class ItemEvaluator(Evaluator):
                     result[at] = constant(one)
         parts = parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
-        if len(self._opened) != (self.load in _BY_PILLOW):
-            raise self._error(node, "it opens a file that it does not return")
+        self._check_files(node)
         if self.table is not None and self.load != self.table.load:
             raise self._error(node, "it opens another image than that of the row")
         if len(images) != 1 or images[0].n_calls != len(self._calls):
@@ -169,11 +181,21 @@ class ItemEvaluator(Evaluator):
         """How a function loads the file of the path that it is given, as OwnDataset.load."""
         node, result = self._definition.node, self.result([self._index])
         if type(result) is _Opened and result.load is open_rgb and self.load is None:
-            result = self._loaded(node, self._path_of(node, result), open_as_is)
-        is_image = type(result) is ImageValue and self.path is self._index
-        if not is_image or self._calls or len(self._opened) != (self.load in _BY_PILLOW):
+            result = self._loaded_lazily(node, result, open_as_is)
+        if type(result) is not ImageValue or self.path is not self._index or self._calls:
             raise self._error(node, "it does more than to load a file as RGB")
+        self._check_files(node)
         return self.load
+
+    def _check_files(self, node: ast.AST) -> None:
+        """Checks that the image's file is the only one that was opened, and that nothing reads the
+        image after it was closed."""
+        n_opened, n_files = len(self._opened), len(self._files)
+        if n_opened != (self.load in _BY_PILLOW) or n_files != (self.load is open_file_rgb):
+            raise self._error(node, "it opens a file that it does not return")
+        n_calls = self._n_until_closed
+        if n_calls is not None and (n_calls == 0 or n_calls != len(self._calls)):
+            raise self._error(node, _CLOSED)
 
     # ---- expressions -----------------------------------------------------------------------------
 
@@ -215,7 +237,8 @@ class ItemEvaluator(Evaluator):
         if isinstance(node, ast.JoinedStr):
             return self._formatted(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return self._by_percent(node)
+            if type(text := self._value(node.left)) is str:
+                return self._by_percent(node, text)
         return super()._value(node)
 
     def _formatted(self, node: ast.JoinedStr) -> Value:
@@ -244,12 +267,12 @@ class ItemEvaluator(Evaluator):
             raise self._error(node, "it formats a value in a format that is not constant")
         return "".join(str(one.value) for one in parts if isinstance(one, ast.Constant))
 
-    def _by_percent(self, node: ast.BinOp) -> Any:
+    def _by_percent(self, node: ast.BinOp, text: str) -> Any:
         """``"%05d.jpg" % number``"""
-        text, given = self._value(node.left), self._value(node.right)
+        given = self._value(node.right)
         values = given if type(given) is Sample else [given]
         made = [constant(one) if type(one) in CONSTANTS else one for one in values]
-        if type(text) is not str or not all(type(one) is Value for one in made):
+        if not all(type(one) is Value for one in made):
             raise self._error(node, "it formats something else than what it looks up")
 
         def formatted(index: Any, sample: Any) -> str:
@@ -295,7 +318,8 @@ class ItemEvaluator(Evaluator):
         if (column := tables.column_of(table, at)) is not None:
             return column
         try:
-            found = tables.lookup(table, at)
+            rows = at[0] if type(at) is Sample and at else at
+            found = tables.lookup(table, at, any(rows is one for one in self._indices))
         except NotUnderstood as error:
             raise self._error(node, str(error)) from None
         return self._made(found.of, found.sources, table.root, found.kind, found.how)
@@ -325,7 +349,7 @@ class ItemEvaluator(Evaluator):
                 sources = [owner, constant(at)]
                 return self._made(lambda *which: owner.of(*which)[at], sources, None, kind, "[]")
         if type(at) is Value:
-            if type(owner) is dict and at is self._index:
+            if type(owner) is dict and any(at is one for one in self._indices):
                 # The native loader needs ints as indices.
                 raise self._error(node, "its indices are keys of a dict")
             if type(owner) in _CONTAINERS:
@@ -448,7 +472,7 @@ class ItemEvaluator(Evaluator):
             return False
         if ast.unparse(statement.body[0]) != f"{name} = {name}.convert('RGB')":
             return False
-        self._names[name] = self._loaded(statement, self._path_of(statement, opened), opened.load)
+        self._names[name] = self._loaded_lazily(statement, opened, opened.load)
         return True
 
     def _converted_to_rgb(self, node: ast.IfExp) -> Any:
@@ -461,12 +485,17 @@ class ItemEvaluator(Evaluator):
                 f"{converted} if {name}.mode != 'RGB' else {name}",
                 f"{name} if {name}.mode == 'RGB' else {converted}",
             ):
-                return self._loaded(node, self._path_of(node, opened), opened.load)
+                return self._loaded_lazily(node, opened, opened.load)
         return super()._converted_to_rgb(node)
+
+    def _loaded_lazily(self, node: ast.AST, opened: _Opened, load: Any) -> ImageValue:
+        """An opened image that may not be converted, and so not have read its pixels."""
+        self._is_lazy = True
+        return self._loaded(node, self._path_of(node, opened), load)
 
     def _path_of(self, node: ast.AST, opened: _Opened) -> Value:
         if opened.is_closed:
-            raise self._error(node, "it uses an image behind the with statement that closed it")
+            raise self._error(node, _CLOSED)
         return opened.path
 
     def _with(self, statement: ast.With) -> None:
@@ -474,7 +503,7 @@ class ItemEvaluator(Evaluator):
         entered = []
         for one in statement.items:
             context = self._value(one.context_expr)
-            if type(context) not in (_File, _Opened):
+            if type(context) not in (_File, _Opened) or context.is_closed:
                 raise self._error(statement, "it enters something else than an opened file")
             entered.append(context)
             if one.optional_vars is not None:
@@ -483,8 +512,13 @@ class ItemEvaluator(Evaluator):
             for within in statement.body:
                 self._execute(within)
         finally:  # also behind a return
+            for file in self._files:
+                file.is_closed |= file in entered
             for opened in self._opened:
-                opened.is_closed |= opened in entered or opened.file in entered
+                if opened in entered or opened.file in entered:
+                    opened.is_closed = True
+                    if self._is_lazy and self._n_until_closed is None:
+                        self._n_until_closed = len(self._calls)
 
     def _import(self, statement: ast.ImportFrom) -> None:
         """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
@@ -504,15 +538,19 @@ class ItemEvaluator(Evaluator):
         name = test.args[0]
         if not isinstance(name, ast.Name) or self._names.get(name.id) is not self._index:
             return False
-        called = (f"{name.id} = {name.id}.{one}()" for one in ("tolist", "item"))
-        if ast.unparse(body) not in called:
+        called = {f"{name.id} = {name.id}.{one}()": one for one in ("tolist", "item")}
+        method = called.get(ast.unparse(body))
+        function = self._value(test.func)
+        if method is None or function is not torch.is_tensor:
             return False
-        if self._value(test.func) is not torch.is_tensor:
+        if not is_original(function, "torch", "is_tensor"):
             return False
-        self._names[name.id] = self._made(
-            lambda index, _: index.tolist() if torch.is_tensor(index) else index,
-            [self._index], how="tolist",
-        )
+
+        def as_int(index: Any, _: Any) -> Any:
+            return getattr(index, method)() if isinstance(index, torch.Tensor) else index
+
+        self._indices.append(self._made(as_int, [self._index], how=method))
+        self._names[name.id] = self._indices[-1]
         return True
 
     # ---- calls -----------------------------------------------------------------------------------
@@ -530,14 +568,16 @@ class ItemEvaluator(Evaluator):
                 return self._by_format(node, owner)
             if type(owner) is Value:
                 return self._method_of_value(node, node.func.attr, owner)
-            if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
-                return self._method(node, node.func.attr, owner)
+            if type(owner) is ImageValue:
+                if len(node.args) == 1 and not node.keywords:
+                    return self._method(node, node.func.attr, owner)
+                raise self._error(node, f"it calls the image's {node.func.attr}()")
         function = self._value(node.func)
         if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
         if tensor_files.is_function(function):
             return self._load_tensor(node, function)
-        if function is torch.tensor:
+        if function is _TENSOR:
             return self._tensor(node)
         arguments = [self._value(one) for one in node.args]
         if not node.keywords and (opened := self._opened_file(node, function, arguments)):
@@ -594,7 +634,7 @@ class ItemEvaluator(Evaluator):
         if type(image) is _Opened:
             if image.load is not open_rgb:
                 raise self._error(node, "it does not convert the opened image to RGB first")
-            image = self._loaded(node, self._path_of(node, image), open_as_is)
+            image = self._loaded_lazily(node, image, open_as_is)
         return self._add(node, image, function)
 
     def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:
@@ -632,7 +672,10 @@ class ItemEvaluator(Evaluator):
         """``"{}.jpg".format(name)``"""
         given, _ = self._arguments(node, node.args)
         values = [constant(one) if type(one) in CONSTANTS else one for one in given]
-        fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        except ValueError as error:
+            raise self._error(node, f"its format is wrong: {error}") from None
         if not all(type(one) is Value for one in values) or not all(
             name == "" or name.isdecimal() for name in fields
         ):
@@ -690,9 +733,14 @@ class ItemEvaluator(Evaluator):
     def _opened_file(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
         """``open(path, "rb")``, or ``Image.open()`` of its result; None: another call."""
         kinds = [type(one) for one in arguments]
-        if function is io.open and kinds == [Value, str] and arguments[1] == "rb":
-            return _File(arguments[0])
-        return self._load(node, function, arguments[0]) if kinds == [_File] else None
+        if function is _OPEN and kinds == [Value, str] and arguments[1] == "rb":
+            self._files.append(_File(arguments[0]))
+            return self._files[-1]
+        if kinds != [_File]:
+            return None
+        if arguments[0].is_closed:
+            raise self._error(node, "it reads a file behind the with statement that closed it")
+        return self._load(node, function, arguments[0])
 
     def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
         """The image of a known function that opens a file; None: another function."""
@@ -726,8 +774,9 @@ class ItemEvaluator(Evaluator):
 
     def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
         assert isinstance(node.func, ast.Attribute)
-        is_plain = len(node.args) == 1 and not node.keywords
-        if node.func.attr != "convert" or not is_plain or self._value(node.args[0]) != "RGB":
+        arguments, keywords = self._arguments(node, node.args)
+        is_converted = (arguments, keywords) in ((["RGB"], {}), ([], {"mode": "RGB"}))
+        if node.func.attr != "convert" or not is_converted:
             raise self._error(node, "it does not convert the opened image to RGB first")
         return self._loaded(node, self._path_of(node, opened), opened.load)
 

@@ -193,8 +193,9 @@ def function_of(function: Any, values: Sequence[Value]) -> tuple[Any, str | None
 
 def _of_lists(function: Any) -> Any:
     def made(value: Any) -> Any:
-        if type(value) not in _ROWS:
-            raise TypeError("a list was expected")
+        is_array = type(value) in (np.ndarray, torch.Tensor) and value.ndim > 0
+        if type(value) not in _ROWS and not is_array:
+            raise TypeError("a list or an array was expected")
         return function(value)
 
     made.__qualname__ = repr(function)

@@ -81,7 +81,8 @@ class OwnDataset:
         Args:
             probed: number of samples -> which of them.
         """
-        lengths = [len(one) for one in self.determined_by if type(one) in _SIZED]
+        sized = [one for one in self.determined_by if type(one) in _SIZED]
+        lengths = [len(one) for one in sized if getattr(one, "ndim", 1)]
         lengths += tables.lengths(self.determined_by)
         paths = []
         for index in range(min(lengths, default=0))[probed(min(lengths, default=0))]:

@@ -17,6 +17,7 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
+from feedmill.planner.tensor_files import TensorLoader
 from feedmill.remote.names import has_fsspec_names, has_names, shown
 from feedmill.remote.sources import open_source
 
@@ -81,8 +82,8 @@ class BaseDataset:
             then.
         rejects: images that only load() can load, as fm_config.rejected_formats, beside those of
             formats that all datasets reject.
-        keeps_mode: images that are not RGB stay as they are, so that samples may have different
-            numbers of channels.
+        keeps_mode: images that are not RGB may stay as they are, so that samples may have different
+            shapes and types.
     """
 
     dataset: Any
@@ -109,7 +110,9 @@ class BaseDataset:
         parts = getattr(owner, "determined_by", None)
         owners = parts if type(parts) is tuple else (owner,)
         steps = (step for view in (self.steps, *self.views) for step in view)
-        return [self.dataset, *owners, *(one for step in steps for one in step.identity())]
+        # Of these loaders there is one object each.
+        load = self.load if self.rejects else None
+        return [self.dataset, *owners, load, *(one for step in steps for one in step.identity())]
 
 
 class ArrangedSamples:
@@ -540,7 +543,7 @@ class Source:
             return Item(position, "", path, target, base_dataset, index)
         if data is None and base_dataset.has_feedmill_item and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, base_dataset, index)
-        if why := _why_no_path(path):
+        if why := _why_no_path(path) or _why_no_tensor(base_dataset, path):
             raise NotNative(asked, path, why)
         if target is None and base_dataset.makes_samples:
             target = -1
@@ -600,6 +603,17 @@ def _position(index: Any, found: Any) -> int:
         is_pair = isinstance(found, (tuple, list)) and len(found) == 2
         path = found[0] if is_pair else None
         raise NotNative(index, path, f"the index is not an integer ({error})") from None
+
+
+def _why_no_tensor(base_dataset: BaseDataset, path: Any) -> str:
+    """Why torchvision does not load a path, which it takes as a text in UTF-8; "" if it does."""
+    if type(base_dataset.load) is not TensorLoader:
+        return ""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return "torchvision takes no path that is not UTF-8"
+    return "torchvision takes no path of bytes" if isinstance(path, bytes) else ""
 
 
 def _why_no_path(path: Any) -> str:

@@ -114,8 +114,8 @@ def column_of(table: Table, name: Any) -> Table | None:
 
 
 def _has_column(now: Any, name: str) -> bool:
-    columns = getattr(now, "columns", None)
-    return columns is not None and list(columns).count(name) == 1
+    columns = list(getattr(now, "columns", ()))
+    return are_plain(set(map(type, columns)), columns) and columns.count(name) == 1
 
 
 class Lookup(NamedTuple):
@@ -127,17 +127,21 @@ class Lookup(NamedTuple):
     how: str
 
 
-def lookup(table: Table, at: Any) -> Lookup:
+def lookup(table: Table, at: Any, is_index: bool) -> Lookup:
     """``table[at]``.
 
     Args:
         at: a Value; or, for an indexer of a DataFrame, a Value and the number or name of a column.
+        is_index: the Value, or that of the row, is the DataLoader's index itself.
 
     Raises:
         NotUnderstood: it may run code of the user's, or gives something else than an element or a
             row.
     """
     now = table.read()
+    by_label = table.indexer in ("loc", "at") or (not table.indexer and is_table(now))
+    if is_index and by_label and not _is_counted(getattr(now, "obj", now)):
+        raise NotUnderstood("its indices are the labels of a table other than 0, 1, 2 and so on")
     if table.indexer:
         owner = now.obj
         if type(at) is Value:
@@ -150,6 +154,14 @@ def lookup(table: Table, at: Any) -> Lookup:
         if is_column and _has_plain_elements(now):
             return _element(table, at, TEXT if _are_texts(now) else None)
     raise NotUnderstood("it looks up something else in its table than an element or a row")
+
+
+def _is_counted(rows: Any) -> bool:
+    """Whether the labels of a table's rows are 0, 1, 2 and so on, in any order. The native loader
+    needs indices that are ints and count the samples."""
+    labels = np.asarray(rows.index)
+    is_int = labels.dtype.kind in "iu"
+    return is_int and bool(np.array_equal(np.sort(labels), np.arange(len(labels))))
 
 
 def _by_indexer(table: Table, at: Value, owner: Any) -> Lookup:

@@ -58,13 +58,26 @@ class TensorLoader:
         """
         if reason := _why_not_jpegs():
             return [reason]
-        n_jpegs = sum(path.lower().endswith(_SUFFIXES) for path in paths)
+        n_jpegs = sum(map(_is_jpeg, paths))
         if 2 * n_jpegs >= len(paths):
             return []
         return [
             f"most files are no JPEGs by name ({n_jpegs} of {len(paths)} sampled files are); of "
             f"those that {self} reads, only JPEGs are decoded natively"
         ]
+
+
+    def may_differ(self, paths: Sequence[str]) -> bool:
+        """Whether tensors may have other shapes and types than those of color JPEGs.
+
+        Args:
+            paths: of some of the files.
+        """
+        return self.mode == UNCHANGED or not all(map(_is_jpeg, paths))
+
+
+def _is_jpeg(path: str) -> bool:
+    return path.lower().endswith(_SUFFIXES)
 
 
 _LOADERS = {
@@ -85,11 +98,16 @@ def loader_of(function: Any, given: Mapping[str, Any] = _NOTHING) -> TensorLoade
         given: the call's other arguments, ``mode`` and ``apply_exif_orientation``, by name.
     """
     name = getattr(function, "__name__", "")
-    if not is_function(function) or not is_original(function, _MODULE, name):
+    module = sys.modules.get(_MODULE)
+    # Those that it calls, too.
+    are_original = all(
+        is_original(getattr(module, one, None), _MODULE, one) for one in (*_FUNCTIONS, "read_file")
+    )
+    if module is None or not is_function(function) or not are_original:
         return None
     if given.get("apply_exif_orientation", False) is not False:
         return None
-    modes = sys.modules[_MODULE].ImageReadMode
+    modes = module.ImageReadMode
     # Older versions take neither a path nor the name of a mode.
     if name == "decode_image" and "str" not in str(function.__annotations__.get("input")):
         return None
