@@ -141,9 +141,12 @@ class Table(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.img_labels)
 
+    def load(self, path: str) -> Any:
+        return Image.open(path).convert("RGB")
+
     def __getitem__(self, idx: int) -> Any:
         img_path = os.path.join(self.img_dir, self.img_labels.iloc[idx, 0])
-        image = Image.open(img_path).convert("RGB")
+        image = self.load(img_path)
         label = self.img_labels.iloc[idx, 1]
         if self.transform:
             image = self.transform(image)
@@ -153,15 +156,8 @@ class Table(Dataset[Any]):
 
 
 class TensorTable(Table):
-    def __getitem__(self, idx: int) -> Any:
-        img_path = os.path.join(self.img_dir, self.img_labels.iloc[idx, 0])
-        image = decode_image(img_path, mode="RGB")
-        label = self.img_labels.iloc[idx, 1]
-        if self.transform:
-            image = self.transform(image)
-        if self.target_transform:
-            label = self.target_transform(label)
-        return image, label
+    def load(self, path: str) -> Any:
+        return decode_image(path, mode="RGB")
 
 
 def moco() -> Views:

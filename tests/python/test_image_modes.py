@@ -177,7 +177,7 @@ def test_where_images_of_different_shapes_would_be_no_error(paths, others):
     dataset = Files(paths, *HEAD)
     for options in ({"batch_size": 1}, {"batch_size": None}, {"batch_size": 2, "collate_fn": list}):
         text = feedmill.DataLoader(dataset, **options).explain()
-        assert text.startswith("torch's own path") and "their shapes may differ" in text
+        assert text.startswith("torch's own path") and "shapes or types may differ" in text
         assert feedmill.DataLoader(IfNeeded(paths, *HEAD), **options).explain().startswith("native path")
     mixed = Files(hidden(paths, others[:1]), T.Resize((8, 8)), T.ToTensor())
     loaders = feedmill.DataLoader(mixed), torch.utils.data.DataLoader(mixed)

@@ -217,13 +217,12 @@ class _DatasetReader:
         views: tuple[tuple[Step, ...], ...] = ()
         plan: Any = None
         is_arrow = own.table is not None
+        paths = [] if is_arrow or own.inner is not None else own.some_paths(files.probed)
         if own.table is not None:
             self.add_reasons(own.table.reasons())
         elif is_tensor:
-            paths = own.some_paths(files.probed)
             self.add_reasons(files.reasons_against_tensor_files(load, paths))
         elif own.inner is None:
-            paths = own.some_paths(files.probed)
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(paths))
             if load is files.open_as_is and not converts_first(own.calls):
@@ -248,7 +247,7 @@ class _DatasetReader:
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
             is_turned=is_arrow, views=views, rejects=_rejects(load),
-            keeps_mode=_keeps_mode(load, own.some_paths(files.probed) if is_tensor else ()),
+            keeps_mode=_keeps_mode(load, paths),
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)

@@ -9,14 +9,14 @@ from typing import Any
 
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.folders import original_loaders
-from feedmill.planner.tensor_files import UNCHANGED, TensorLoader
+from feedmill.planner.tensor_files import JPEG_SUFFIXES, UNCHANGED, TensorLoader
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
 from feedmill.remote.sources import open_source
 
 # File names serve for an estimate only. Whether a file is decoded natively depends on its bytes.
 _SUFFIXES = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "JPEG": JPEG_SUFFIXES,
     "PNG": (".png", ".apng"),
     "WebP": (".webp",),
 }

@@ -4,7 +4,6 @@ which transforms it applies, and what it returns, as functions of the index."""
 from __future__ import annotations
 
 import ast
-import io
 import string
 from collections.abc import Callable, Sequence
 from pathlib import PosixPath
@@ -17,9 +16,8 @@ import torch
 from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
-from feedmill.planner.evaluating import Evaluator
-from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
-from feedmill.planner.folders import get_image_backend, original_loaders
+from feedmill.planner.files import open_as_is, open_rgb
+from feedmill.planner.folders import get_image_backend
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.looked_up import (
     CONSTANTS,
@@ -40,6 +38,7 @@ from feedmill.planner.looked_up import (
     sum_of,
     unpacked,
 )
+from feedmill.planner.opened_files import File, FileEvaluator, Opened
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import is_original
 
@@ -57,34 +56,6 @@ class DictSample(dict[str, Any]):
     """A dict that ``__getitem__`` makes, with the values in it."""
 
 
-class _File:
-    """The result of open(path, "rb").
-
-    Attributes:
-        is_closed: it can't be read any more.
-    """
-
-    def __init__(self, path: Value) -> None:
-        self.path = path
-        self.is_closed = False
-
-
-class _Opened:
-    """The result of PIL.Image.open(), or a decoded image of another library.
-
-    Attributes:
-        load: path -> the same image in RGB.
-        file: from which it was opened; None: it was opened by its path.
-        is_closed: its pixels can't be read any more.
-    """
-
-    def __init__(self, path: Value, load: Any, file: _File | None = None) -> None:
-        self.path = path
-        self.load = load
-        self.file = file
-        self.is_closed = False
-
-
 class _Row:
     """A sample of a Dataset of Hugging Face."""
 
@@ -92,12 +63,9 @@ class _Row:
         self.at = at
 
 
-_OPEN, _TENSOR = io.open, torch.tensor
+_TENSOR = torch.tensor  # another one is a script's replacement
 # Stand for what is looked up.
-_UNKNOWN = (Value, Sample, DictSample, _File, _Opened, _Row, tables.Table)
-_CLOSED = "it uses an image behind the with statement that closed it"
-# How files are loaded that the dataset opens by Image.open().
-_BY_PILLOW = (open_rgb, open_file_rgb, open_as_is)
+_UNKNOWN = (Value, Sample, DictSample, File, Opened, _Row, tables.Table)
 
 
 def parts_of(result: Any) -> list[Any]:
@@ -107,31 +75,22 @@ def parts_of(result: Any) -> list[Any]:
     return result if type(result) is Sample else [result]
 
 
-class ItemEvaluator(Evaluator):
+class ItemEvaluator(FileEvaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:
-        inner, inner_index, load, table, calls, takes_pil: as OwnDataset's.
-        path: of the file that is opened; None: none.
+        inner_index, table, calls, takes_pil: as OwnDataset's.
         follows_functions: it calls functions or methods of the user's.
         values: all that were made.
     """
 
     def __init__(self, method: FunctionType) -> None:
-        super().__init__(method, None)
-        self.inner: Any = None
+        super().__init__(method)
         self.inner_index: Value | None = None
-        self.load: Any = None
         self.table: ImageTable | None = None
-        self.path: Value | None = None
         self.takes_pil = False
         self.follows_functions = False
         self.values: list[Value] = []
-        self._opened: list[_Opened] = []  # by Image.open()
-        self._files: list[_File] = []  # by open()
-        # The loaded image may still be the opened one, which has not read its pixels.
-        self._is_lazy = False
-        self._n_until_closed: int | None = None  # calls of transforms until that one was closed
         self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index, how="index")
         self._indices = [self._index]  # and the same as an int
@@ -180,22 +139,12 @@ class ItemEvaluator(Evaluator):
     def loader(self) -> Any:
         """How a function loads the file of the path that it is given, as OwnDataset.load."""
         node, result = self._definition.node, self.result([self._index])
-        if type(result) is _Opened and result.load is open_rgb and self.load is None:
+        if type(result) is Opened and result.load is open_rgb and self.load is None:
             result = self._loaded_lazily(node, result, open_as_is)
         if type(result) is not ImageValue or self.path is not self._index or self._calls:
             raise self._error(node, "it does more than to load a file as RGB")
         self._check_files(node)
         return self.load
-
-    def _check_files(self, node: ast.AST) -> None:
-        """Checks that the image's file is the only one that was opened, and that nothing reads the
-        image after it was closed."""
-        n_opened, n_files = len(self._opened), len(self._files)
-        if n_opened != (self.load in _BY_PILLOW) or n_files != (self.load is open_file_rgb):
-            raise self._error(node, "it opens a file that it does not return")
-        n_calls = self._n_until_closed
-        if n_calls is not None and (n_calls == 0 or n_calls != len(self._calls)):
-            raise self._error(node, _CLOSED)
 
     # ---- expressions -----------------------------------------------------------------------------
 
@@ -415,7 +364,7 @@ class ItemEvaluator(Evaluator):
                 lambda index, sample: source(rows(at.of(index, sample))), [at], data, None, name
             )
             if table.mode is None:
-                return _Opened(path, table.load)
+                return Opened(path, table.load)
             return self._loaded(node, path, table.load)
         try:
             value = table.column(name)
@@ -459,74 +408,6 @@ class ItemEvaluator(Evaluator):
         elif not self._makes_int(statement) and not self._makes_rgb(statement):
             super()._execute(statement)
 
-    def _makes_rgb(self, statement: ast.stmt) -> bool:
-        """Executes ``if image.mode != "RGB": image = image.convert("RGB")`` of an opened image.
-        False: it is another statement."""
-        if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) != 1:
-            return False
-        name = ast.unparse(statement.test).partition(".")[0]
-        opened = self._names.get(name)
-        if type(opened) is not _Opened or opened.load not in _BY_PILLOW:
-            return False
-        if ast.unparse(statement.test) != f"{name}.mode != 'RGB'":
-            return False
-        if ast.unparse(statement.body[0]) != f"{name} = {name}.convert('RGB')":
-            return False
-        self._names[name] = self._loaded_lazily(statement, opened, opened.load)
-        return True
-
-    def _converted_to_rgb(self, node: ast.IfExp) -> Any:
-        """Also ``image.convert("RGB") if image.mode != "RGB" else image`` of an opened image."""
-        name = ast.unparse(node.test).partition(".")[0]
-        opened = self._names.get(name)
-        if type(opened) is _Opened and opened.load in _BY_PILLOW:
-            converted = f"{name}.convert('RGB')"
-            if ast.unparse(node) in (
-                f"{converted} if {name}.mode != 'RGB' else {name}",
-                f"{name} if {name}.mode == 'RGB' else {converted}",
-            ):
-                return self._loaded_lazily(node, opened, opened.load)
-        return super()._converted_to_rgb(node)
-
-    def _loaded_lazily(self, node: ast.AST, opened: _Opened, load: Any) -> ImageValue:
-        """An opened image that may not be converted, and so not have read its pixels."""
-        self._is_lazy = True
-        return self._loaded(node, self._path_of(node, opened), load)
-
-    def _path_of(self, node: ast.AST, opened: _Opened) -> Value:
-        if opened.is_closed:
-            raise self._error(node, _CLOSED)
-        return opened.path
-
-    def _with(self, statement: ast.With) -> None:
-        """Executes ``with open(path, "rb") as file:`` or ``with Image.open(path) as image:``."""
-        entered = []
-        for one in statement.items:
-            context = self._value(one.context_expr)
-            if type(context) not in (_File, _Opened) or context.is_closed:
-                raise self._error(statement, "it enters something else than an opened file")
-            entered.append(context)
-            if one.optional_vars is not None:
-                self._assign(one.optional_vars, context)
-        try:
-            for within in statement.body:
-                self._execute(within)
-        finally:  # also behind a return
-            for file in self._files:
-                file.is_closed |= file in entered
-            for opened in self._opened:
-                if opened in entered or opened.file in entered:
-                    opened.is_closed = True
-                    if self._is_lazy and self._n_until_closed is None:
-                        self._n_until_closed = len(self._calls)
-
-    def _import(self, statement: ast.ImportFrom) -> None:
-        """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
-        names = [(one.name, one.asname) for one in statement.names]
-        if (statement.module, names) != ("torchvision", [("get_image_backend", None)]):
-            raise self._error(statement, "it imports a module")
-        self._names["get_image_backend"] = get_image_backend()
-
     def _makes_int(self, statement: ast.stmt) -> bool:
         """Executes ``if torch.is_tensor(index): index = index.tolist()``. False: it is another
         statement."""
@@ -560,7 +441,7 @@ class ItemEvaluator(Evaluator):
             owner = self._value(node.func.value)
             if node.func.attr == "__getitem__":
                 return self._called_item(node, owner)
-            if type(owner) is _Opened:
+            if type(owner) is Opened:
                 return self._convert(node, owner)
             if type(owner) is PosixPath:
                 owner = constant(owner)
@@ -589,7 +470,7 @@ class ItemEvaluator(Evaluator):
         if function is isinstance and len(arguments) == 2 and not node.keywords:
             return self._is_instance(node)
         if node.keywords or not any(type(one) is Value for one in arguments):
-            if any(type(one) in (ImageValue, _Opened) for one in arguments):
+            if any(type(one) in (ImageValue, Opened) for one in arguments):
                 return self._transform(node, function, arguments)
             raise self._error(node, "it calls something else than a transform of the image")
         if (made := self._function_of(function, arguments)) is not None:
@@ -631,7 +512,7 @@ class ItemEvaluator(Evaluator):
         if len(arguments) != 1 or node.keywords or type(function) is type:
             raise self._error(node, "it calls something else than a transform of the image")
         image = arguments[0]
-        if type(image) is _Opened:
+        if type(image) is Opened:
             if image.load is not open_rgb:
                 raise self._error(node, "it does not convert the opened image to RGB first")
             image = self._loaded_lazily(node, image, open_as_is)
@@ -729,61 +610,3 @@ class ItemEvaluator(Evaluator):
 
     def _kept(self, value: Value) -> Value:
         return self._made(value.of, value.sources, None, value.kind, value.how)
-
-    def _opened_file(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
-        """``open(path, "rb")``, or ``Image.open()`` of its result; None: another call."""
-        kinds = [type(one) for one in arguments]
-        if function is _OPEN and kinds == [Value, str] and arguments[1] == "rb":
-            self._files.append(_File(arguments[0]))
-            return self._files[-1]
-        if kinds != [_File]:
-            return None
-        if arguments[0].is_closed:
-            raise self._error(node, "it reads a file behind the with statement that closed it")
-        return self._load(node, function, arguments[0])
-
-    def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
-        """The image of a known function that opens a file; None: another function."""
-        from PIL import Image
-
-        if function is Image.open:
-            is_file = type(path) is _File
-            opened = _Opened(path.path, open_file_rgb, path) if is_file else _Opened(path, open_rgb)
-            self._opened.append(opened)
-            return opened
-        if type(path) is not Value:
-            return None
-        # default_loader() calls pil_loader().
-        originals = original_loaders()
-        if len(originals) == 2 and any(function is one for one in originals):
-            return self._loaded(node, path, function)
-        return None
-
-    def _load_tensor(self, node: ast.Call, function: Any) -> ImageValue:
-        """A call of torchvision's decode_image() or read_image() of a path."""
-        arguments, keywords = self._arguments(node, node.args)
-        first = "path" if function.__name__ == "read_image" else "input"
-        names = (first, "mode", "apply_exif_orientation")
-        given = {**dict(zip(names, arguments)), **keywords}
-        loader = tensor_files.loader_of(function, given)
-        is_known = len(given) == len(arguments) + len(keywords) and given.keys() <= set(names)
-        path = given.get(first)
-        if type(path) is not Value or not is_known or loader is None:
-            raise self._error(node, f"it calls {function.__name__}() in an unknown way")
-        return self._loaded(node, path, loader)
-
-    def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
-        assert isinstance(node.func, ast.Attribute)
-        arguments, keywords = self._arguments(node, node.args)
-        is_converted = (arguments, keywords) in ((["RGB"], {}), ([], {"mode": "RGB"}))
-        if node.func.attr != "convert" or not is_converted:
-            raise self._error(node, "it does not convert the opened image to RGB first")
-        return self._loaded(node, self._path_of(node, opened), opened.load)
-
-    def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
-        if self.inner is not None or self.load is not None:
-            raise self._error(node, "it opens more than one file")
-        is_pil = type(load) is not tensor_files.TensorLoader
-        self.path, self.load = path, load
-        self._state = None if load is open_as_is else ImageState(is_pil, "RGB")
-        return ImageValue(0)

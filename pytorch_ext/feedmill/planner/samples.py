@@ -432,9 +432,10 @@ class Source:
         is_stacked = is_default and loader.batch_sampler is not None and loader.batch_size != 1
         if not is_stacked and any(one.keeps_mode for one in self.base_datasets):
             reasons.append(
-                "the dataset does not convert its images to RGB, so that their shapes may differ, "
-                "for which the native path needs torch's own collate_fn and more than one sample "
-                "in a batch; convert the images when they are opened"
+                "the dataset does not convert all of its images to RGB of 8 bits, so that their "
+                "shapes or types may differ, for which the native path needs torch's own "
+                "collate_fn and more than one sample in a batch; convert the images when they are "
+                "opened"
             )
         return reasons
 

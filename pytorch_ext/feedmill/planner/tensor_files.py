@@ -27,7 +27,7 @@ _FUNCTIONS = ("decode_image", "read_image")
 UNCHANGED, _RGB = "UNCHANGED", "RGB"
 # Images that only torchvision decodes, as fm_config.rejected_formats.
 REJECTED = native.FORMAT_PNG | native.FORMAT_WEBP | native.REJECT_NOT_RGB
-_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
 
 
 class TensorLoader:
@@ -77,7 +77,7 @@ class TensorLoader:
 
 
 def _is_jpeg(path: str) -> bool:
-    return path.lower().endswith(_SUFFIXES)
+    return path.lower().endswith(JPEG_SUFFIXES)
 
 
 _LOADERS = {
