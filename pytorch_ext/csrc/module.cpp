@@ -13,6 +13,7 @@
 #include "render.h"
 #include "tensor.h"
 #include "transcoder.h"
+#include "transformer.h"
 
 #include <vector>
 
@@ -121,6 +122,7 @@ int exec_module(PyObject *module) {
         !add_object(module, "DiskCache", make_disk_cache_type(module)) ||
         !add_object(module, "Remote", make_remote_type(module)) ||
         !add_object(module, "Transcoder", make_transcoder_type(module)) ||
+        !add_object(module, "Transformer", make_transformer_type(module)) ||
         !add_object(module, "PACK_REASONS", pack_reasons()) ||
         !add_object(module, "STEP_FIELDS", list_from(step_fields)) ||
         !add_object(module, "SAMPLE_FIELDS", list_from(sample_fields)))

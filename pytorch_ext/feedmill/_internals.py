@@ -426,6 +426,17 @@ def are_hooks_global() -> bool:
     )
 
 
+@functools.cache
+def global_hooks() -> tuple[Any, ...]:
+    """The dicts of functions that run around the forward() of all modules, which torch changes in
+    place: are_hooks_global() for calls that must be cheap."""
+    return tuple(
+        value
+        for key, value in vars(sys.modules[MODULE]).items()
+        if key.startswith("_global_") and key.endswith("_hooks")
+    )
+
+
 # ---- torchvision ---------------------------------------------------------------------------------
 
 FUNCTIONAL = "torchvision.transforms.functional"

@@ -3,7 +3,7 @@ loader.py."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeVar, final, overload
+from typing import Any, Literal, TypeVar, final, overload
 
 from typing_extensions import Self
 
@@ -305,6 +305,40 @@ class Transcoder:
     ) -> tuple[int, str, bytes | None, int, int, int, int, int, tuple[int, ...]]:
         """(reason, its text, new bytes or None, width, height, restart interval, MCU's width, MCU's
         height, offsets of rows), see fm_transcoded. Releases the GIL. Raises MemoryError."""
+
+@final
+class Transformer:
+    """Applies a transform to one image at a time. Not thread-safe, not picklable.
+
+    Attributes:
+        shape: (channels, height, width) of the result.
+    """
+
+    shape: tuple[int, int, int]
+
+    def __new__(
+        cls,
+        *,
+        ops: Sequence[tuple[Any, ...]],
+        dtype: str,
+        value_table: bytes | None = ...,
+        resize_order: int = ...,
+        layout: str = ...,
+        max_image_pixels: int = ...,
+        float_resize: tuple[Any, ...] | None = ...,
+    ) -> Self:
+        """Arguments as Loader's. Raises ValueError."""
+
+    def run(
+        self,
+        source: tuple[bytes] | tuple[bytes, int, int],  # a file; or RGB pixels, width and height
+        address: int,  # of writable memory for the result
+        state_address: int,  # of a torch.get_rng_state(), or 0 if the transform draws nothing
+    ) -> str | Literal[False] | None:
+        """Transforms an image: None; a text: why it is not supported natively; False: the transform
+        draws from other generators than torch's, and the result is not the wanted one. The state is
+        set to what torch's generator has behind the image if None is returned, else not changed.
+        Releases the GIL."""
 
 def disk_cache_walk(
     path: str | bytes | PathLike[str],

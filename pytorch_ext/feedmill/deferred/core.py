@@ -296,6 +296,18 @@ class DeferredCore(Operations):
             return False
         return source.render_to(self._part, address)
 
+    def encoded(self) -> tuple[Any, ...] | None:
+        """The image as (bytes of a file,), or as (RGB pixels, width, height) where these are made
+        already, or have to be; None if there is a core with pixels, or feedmill does not decode the
+        image."""
+        source = self._source
+        if source is None or self._real is not None:
+            return None
+        if self._shows_all_of(source):
+            return source.encoded(self._part)
+        pixels = self.pixels()
+        return None if pixels is None else (pixels, *self.size)
+
     def packed_bytes(self) -> bytes | None:
         """As rgb_bytes(), of a grey image, too."""
         source = self._source

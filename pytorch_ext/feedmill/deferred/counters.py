@@ -24,7 +24,7 @@ from feedmill.system import locks
 #   verified   samples that deferred="verify" found equal
 NAMES = (
     "images", "ordinary", "parts", "whole", "by_pillow", "opencv", "verified",
-    "ordinary_ns", "parts_ns", "whole_ns", "opencv_ns",
+    "transformed", "ordinary_ns", "parts_ns", "whole_ns", "opencv_ns", "transformed_ns",
 )
 # Methods of Pillow's that made an ordinary image of a deferred one, by their names. The last one
 # stands for all others.

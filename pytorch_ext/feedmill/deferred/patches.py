@@ -26,7 +26,15 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters, functions, opencv, replacements, tensors, tensors_of_bytes
+from feedmill.deferred import (
+    composed,
+    counters,
+    functions,
+    opencv,
+    replacements,
+    tensors,
+    tensors_of_bytes,
+)
 from feedmill.deferred.core import LOADS, DeferredCore
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import Codes, caller
@@ -130,6 +138,7 @@ def _patch() -> None:
     functions.replace_in_torchvision()
     tensors.replace(is_deferring)
     tensors_of_bytes.replace(is_deferring)
+    composed.replace(is_deferring, _defer)
     if _is_patched:
         return
     functions.replace_in_pillow()

@@ -159,6 +159,12 @@ class Source:
         source = (self.data,) if pixels is None else (pixels, self.width, self.height)
         return source, part.box, part.orientation, part.resize.arguments() if part.resize else None
 
+    def encoded(self, part: Part) -> tuple[Any, ...]:
+        """The source of native.render() for a part that is the whole image: a file, or RGB pixels.
+        """
+        source: tuple[Any, ...] = self._arguments(part)[0]
+        return source
+
     def decode_whole(self) -> bool:
         """Decodes the whole image to ``pixels``; False if feedmill does not decode it."""
         with counters.timed("whole"):

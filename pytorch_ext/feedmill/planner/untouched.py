@@ -20,7 +20,7 @@ from feedmill._internals import (
 )
 
 # Methods that determine an object's result. Others (__repr__, describe, ...) may be replaced.
-_METHODS = METHODS | {
+DECIDING_METHODS = METHODS | {
     "__call__", "forward", "transform", "make_params", "get_params", "check_inputs", "__getitem__",
     "__getitems__", "__len__", "__iter__", "__getattribute__", "__getattr__",
 }
@@ -51,9 +51,10 @@ def replaced_methods(kind: type, library: str) -> list[str]:
     for owner in kind.__mro__:
         if owner.__module__.partition(".")[0] != library or owner is torch.nn.Module:
             continue
-        for name in _METHODS & vars(owner).keys():
+        for name in DECIDING_METHODS & vars(owner).keys():
             function = vars(owner)[name]
             function = getattr(function, "__func__", function)  # of a static or class method
+            function = getattr(function, "feedmill_original", function)
             # Some classes of v2 share methods with the v1 class of the same name.
             if not (
                 isinstance(function, FunctionType)

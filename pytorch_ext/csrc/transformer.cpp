@@ -1,0 +1,167 @@
+#include "transformer.h"
+
+#include <cstring>
+#include <memory>
+
+#include "convert.h"
+#include "feedmill/transformer.h"
+
+namespace feedmill {
+namespace {
+
+struct Transformer {
+    PyObject_HEAD fm_transformer *handle; // open, from tp_new on
+    bool is_busy;                         // changed under the GIL only
+};
+
+Transformer *as_transformer(PyObject *self) { return reinterpret_cast<Transformer *>(self); }
+
+// torch's state of a CPU generator (CPUGeneratorImplState in ATen/CPUGeneratorImpl.cpp).
+struct TorchState {
+    uint64_t seed;
+    int32_t left, is_seeded; // words that are left before new ones are made
+    uint64_t next;
+    uint64_t words[FM_MT19937_N];
+    double normal_x, normal_y, normal_rho;
+    int32_t has_normal;
+    float float_normal;
+    uint8_t has_float_normal;
+};
+static_assert(sizeof(TorchState) == 5056);
+
+fm_streams streams_of(const TorchState &state) {
+    fm_streams streams{};
+    streams.has_torch_normal = state.has_normal != 0;
+    streams.torch_normal = state.has_normal ? state.normal_y : 0.0;
+    for (size_t i = 0; i < FM_MT19937_N; i++) streams.torch.words[i] = uint32_t(state.words[i]);
+    streams.torch.next = state.left == 1 ? FM_MT19937_N : uint32_t(state.next);
+    streams.python.next = streams.numpy.next = FM_MT19937_N;
+    return streams;
+}
+
+// Sets a state to what its generator is behind a sample; `before` is what streams_of() returned.
+// Nothing is changed if nothing was drawn.
+void go_on(TorchState *state, const fm_streams &streams, const fm_streams &before) {
+    if (streams.torch.next != before.torch.next ||
+        std::memcmp(streams.torch.words, before.torch.words, sizeof(before.torch.words)) != 0) {
+        for (size_t i = 0; i < FM_MT19937_N; i++) state->words[i] = streams.torch.words[i];
+        state->next = streams.torch.next;
+        state->left = int32_t(FM_MT19937_N + 1 - streams.torch.next);
+    }
+    state->normal_y = streams.torch_normal;
+    state->has_normal = streams.has_torch_normal;
+}
+
+// Whether a sample drew from other generators than torch's.
+bool drew_elsewhere(const fm_streams &streams, const fm_streams &before) {
+    return streams.has_python_normal || streams.python.next != before.python.next ||
+           streams.numpy.next != before.numpy.next;
+}
+
+// __new__ opens the transformer: there is never an object without one.
+PyObject *transformer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    const auto config = std::make_unique<Config>();
+    if (!config_from_kwargs(args, kwargs, config.get())) return nullptr;
+    Ref object = allocate_object(type);
+    if (!object) return nullptr;
+    fm_error error;
+    const int status =
+        fm_transformer_open(&as_transformer(object.get())->handle, &config->config.transform,
+                            config->config.max_image_pixels, &error);
+    if (!status) return object.release();
+    PyErr_SetString(status == FM_ERR_NOMEM ? PyExc_MemoryError : PyExc_ValueError, error.message);
+    return nullptr;
+}
+
+void transformer_dealloc(PyObject *object) {
+    fm_transformer_close(&as_transformer(object)->handle);
+    free_object(object);
+}
+
+// (bytes of a file,) or (RGB pixels as bytes, width, height)
+bool image_from_tuple(PyObject *tuple, fm_source_image *image) {
+    char *data;
+    Py_ssize_t n_bytes;
+    PyObject *bytes;
+    int width = 0, height = 0;
+    if (!PyArg_ParseTuple(tuple, "S|ii", &bytes, &width, &height) ||
+        PyBytes_AsStringAndSize(bytes, &data, &n_bytes))
+        return false;
+    if (PyTuple_Size(tuple) == 1) {
+        image->data = data;
+        image->data_bytes = size_t(n_bytes);
+        return true;
+    }
+    if (width < 1 || height < 1 || n_bytes / 3 / width < height) {
+        PyErr_SetString(PyExc_ValueError, "fewer bytes than pixels");
+        return false;
+    }
+    image->pixels = reinterpret_cast<const uint8_t *>(data);
+    image->pixels_width = width;
+    image->pixels_height = height;
+    return true;
+}
+
+// Runs the transformer without the GIL. Returns a new reference: None, or a text that says why not.
+PyObject *run(Transformer *self, const fm_source_image &image, fm_streams *streams,
+              unsigned long long address) {
+    if (self->is_busy) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread uses this transformer");
+        return nullptr;
+    }
+    self->is_busy = true;
+    fm_error error;
+    const int status = without_gil([&] {
+        return fm_transformer_run(self->handle, &image, streams,
+                                  reinterpret_cast<void *>(uintptr_t(address)), &error);
+    });
+    self->is_busy = false;
+    if (status) return text_from(error.message).release();
+    Py_RETURN_NONE;
+}
+
+PyObject *transformer_run(PyObject *object, PyObject *args) {
+    PyObject *source;
+    unsigned long long address, state_address;
+    fm_source_image image{};
+    if (!PyArg_ParseTuple(args, "O!KK", &PyTuple_Type, &source, &address, &state_address) ||
+        !image_from_tuple(source, &image))
+        return nullptr;
+    auto *const state = reinterpret_cast<TorchState *>(uintptr_t(state_address));
+    const fm_streams before = state ? streams_of(*state) : streams_of(TorchState{});
+    fm_streams streams = before;
+    Ref result(run(as_transformer(object), image, &streams, address));
+    if (!result || result.get() != Py_None) return result.release();
+    if (drew_elsewhere(streams, before)) Py_RETURN_FALSE;
+    if (state) go_on(state, streams, before);
+    return result.release();
+}
+
+PyObject *transformer_shape(PyObject *object, void *) {
+    const fm_sample_shape shape = fm_transformer_shape(as_transformer(object)->handle);
+    return Py_BuildValue("iii", int(shape.channels), int(shape.height), int(shape.width));
+}
+
+} // namespace
+
+Ref make_transformer_type(PyObject *module) {
+    static PyMethodDef methods[] = {
+        method_entry<transformer_run>("run", METH_VARARGS,
+                                      "Transforms an image; see _native.pyi."),
+        {nullptr, nullptr, 0, nullptr}};
+    static PyGetSetDef attributes[] = {
+        getter_entry<transformer_shape>("shape", "(channels, height, width) of the result"),
+        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+    static PyType_Slot slots[] = {
+        slot_entry<transformer_new>(Py_tp_new),
+        {Py_tp_dealloc, reinterpret_cast<void *>(transformer_dealloc)},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, attributes},
+        {Py_tp_doc, const_cast<char *>("Applies a transform to one image at a time.")},
+        {0, nullptr}};
+    static PyType_Spec spec = {"feedmill._native.Transformer", sizeof(Transformer), 0,
+                               Py_TPFLAGS_DEFAULT, slots};
+    return Ref(PyType_FromModuleAndSpec(module, &spec, nullptr));
+}
+
+} // namespace feedmill

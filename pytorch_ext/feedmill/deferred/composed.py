@@ -1,0 +1,265 @@
+"""torchvision's Compose by one native call, for deferred images: decode, transform and conversion
+to a tensor, with torch's random numbers.
+
+``Compose.__call__`` of torchvision.transforms and ``Compose.forward`` of its v2 are replaced. A call
+is answered natively if the planner understands the Compose, nothing about it has changed since, and
+its image is a JPEG whose decoding is put off. The first image of each Compose goes both ways, and
+must come out alike. All other calls go to torchvision.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from PIL import Image
+
+from feedmill import _internals
+from feedmill._ops import native
+from feedmill.deferred import counters, replacements
+from feedmill.deferred.core import DeferredCore
+from feedmill.deferred.switch import switched
+from feedmill.deferred.tensors import PLAIN_IMAGES
+from feedmill.deferred.watching import CantWatchError, Watch
+from feedmill.planner.equal_tensor_colors import why_uneven
+from feedmill.planner.formats import TORCH_DTYPES, bytes_of
+from feedmill.planner.plan import TENSOR, Plan
+from feedmill.planner.transforms import read_transform
+from feedmill.planner.untouched import is_original
+
+_SLOT = "_im" if "im" in vars(Image.Image) else "im"
+# Where Compose is, and its method that is called with the image.
+_PLACES = (
+    ("torchvision.transforms.transforms", "__call__"),
+    ("torchvision.transforms.v2._container", "forward"),
+)
+# Packages whose classes a Compose may hold: their objects are determined by their attributes.
+_PACKAGES = ("torchvision.transforms.", "timm.data.")
+_TORCH_STATE_BYTES = 5056
+
+# Modules in which Compose was looked for.
+_looked_at: set[str] = set()
+
+
+def replace(is_deferring: Callable[[], bool], defer: Callable[[Any], None]) -> None:
+    """Adds Compose's methods to those that are replaced (see replacements), once torchvision is
+    imported.
+
+    Args:
+        is_deferring: whether the calling thread is to use them.
+        defer: puts off the decoding of an opened JPEG, if that can be.
+    """
+    for module_name, method in _PLACES:
+        module = sys.modules.get(module_name)
+        if module is None or module_name in _looked_at:
+            continue
+        _looked_at.add(module_name)
+        kind: Any = getattr(module, "Compose", None)
+        original: Any = vars(kind).get(method) if isinstance(kind, type) else None
+        if is_original(original, module_name, f"Compose.{method}"):
+            ours: Any = functools.wraps(original)(_make(original, is_deferring, defer))
+            replacements.add(kind, method, original, ours)
+
+
+def _make(
+    original: Any, is_deferring: Callable[[], bool], defer: Callable[[Any], None]
+) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        is_image = len(args) == 1 and not kwargs and type(args[0]) in PLAIN_IMAGES
+        if is_image and not torch.compiler.is_compiling() and is_deferring():
+            known = _known_of(self)
+            if known.is_possible():
+                return known.transformed(self, args[0], original, defer)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+# ---- what is known about a Compose ---------------------------------------------------------------
+
+# Counted up when Composes are to be read again.
+_generation = 0
+_known: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+
+
+def read_again() -> None:
+    """Lets each Compose be read again when it is called next, as functions that it calls may have
+    been replaced."""
+    global _generation
+    _generation += 1
+
+
+def _known_of(compose: Any) -> _Known:
+    known = _known.get(compose)
+    if known is None or not known.is_current():
+        known = _known[compose] = _Known(compose)
+    return known
+
+
+class _Known:
+    """What is known about a Compose as it is now. Thread-safe."""
+
+    def __init__(self, compose: Any) -> None:
+        self._generation = _generation
+        self._threads = _Transformers()
+        self._is_compared = False
+        # Of the results, once they are compared.
+        self._kind: Any = torch.Tensor
+        self._is_interleaved = False
+        self._watch: Watch | None = None
+        self._plan: Plan | None = None
+        try:
+            self._watch = Watch(compose, _is_librarys)
+            self._plan = _plan_of(compose)
+        except CantWatchError:
+            pass
+
+    def is_current(self) -> bool:
+        """Whether it is still so."""
+        if self._generation != _generation:
+            return False
+        return self._watch is None or self._watch.is_unchanged()
+
+    def is_possible(self) -> bool:
+        """Whether images may be transformed natively now."""
+        return (
+            self._plan is not None
+            and torch.get_default_dtype() is torch.float32
+            and not _internals.is_tracing()
+            and not _internals.active_modes()
+            and not any(_internals.global_hooks())
+        )
+
+    def transformed(
+        self, compose: Any, image: Any, original: Any, defer: Callable[[Any], None]
+    ) -> Any:
+        """What original(compose, image) returns."""
+        plan = self._plan
+        encoded = None if plan is None else _encoded(image, defer)
+        if plan is None or encoded is None:
+            return original(compose, image)
+        before = torch.get_rng_state() if plan.is_random else None
+        behind = None if before is None else before.clone()
+        result = self._run(plan, encoded, behind)
+        if result is None:
+            return original(compose, image)
+        if not self._is_compared:
+            expected = original(compose, image)
+            if not self._is_alike(result, expected, behind):
+                self._plan = None
+            return expected
+        # A generator from which another thread has drawn meanwhile stays as it is: its numbers must
+        # not be drawn again.
+        if before is not None and torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(behind)
+        return result
+
+    def _run(self, plan: Plan, encoded: tuple[Any, ...], state: Any) -> Any:
+        """The result; None if it has to be left to torchvision. Sets the state of torch's generator
+        to what it is behind the image."""
+        if state is not None and state.numel() != _TORCH_STATE_BYTES:
+            return None
+        try:
+            transformer = self._transformer(plan)
+        except ValueError:  # a plan that only a loader can take, or none
+            self._plan = None
+            return None
+        channels, height, width = transformer.shape
+        out = torch.empty(
+            (height, width, channels) if self._is_interleaved else (channels, height, width),
+            dtype=TORCH_DTYPES[plan.dtype], device="cpu",
+        )
+        with counters.timed("transformed"):
+            address = 0 if state is None else state.data_ptr()
+            why = transformer.run(encoded, out.data_ptr(), address)
+        if why is not None:
+            if why is False:
+                self._plan = None
+            return None
+        out = out.permute(2, 0, 1) if self._is_interleaved else out
+        return out if self._kind is torch.Tensor else out.as_subclass(self._kind)
+
+    def _transformer(self, plan: Plan) -> Any:
+        """The calling thread's native transformer of the plan."""
+        layout = "nhwc" if self._is_interleaved else "nchw"
+        found = self._threads.by_layout.get(layout)
+        if found is None:
+            found = self._threads.by_layout[layout] = native.Transformer(
+                ops=plan.ops,
+                dtype=plan.dtype,
+                value_table=plan.value_table,
+                resize_order=plan.resize_order,
+                layout=layout,
+                max_image_pixels=plan.max_image_pixels,
+                float_resize=plan.float_resize,
+            )
+        return found
+
+    def _is_alike(self, result: torch.Tensor, expected: Any, behind: Any) -> bool:
+        """Whether a native result is torchvision's, and so are the generator's states. If only the
+        strides are others, later results get torchvision's, of which one must be alike, too."""
+        if type(expected) not in _tensor_kinds() or expected.requires_grad:
+            return False
+        if result.dtype is not expected.dtype or result.shape != expected.shape:
+            return False
+        if behind is not None and not torch.equal(torch.get_rng_state(), behind):
+            return False
+        plain = expected.as_subclass(torch.Tensor)
+        if bytes_of(plain) != bytes_of(result.as_subclass(torch.Tensor)):
+            return False
+        is_same = type(result) is type(expected) and result.stride() == expected.stride()
+        if is_same:
+            self._is_compared = True
+            return True
+        self._kind = type(expected)
+        channels, height, width = expected.shape
+        interleaved = (1, channels * width, channels)
+        self._is_interleaved = expected.stride() == interleaved
+        return self._is_interleaved or expected.is_contiguous()
+
+
+class _Transformers(threading.local):
+    """A thread's native transformers."""
+
+    def __init__(self) -> None:
+        self.by_layout: dict[str, Any] = {}
+
+
+def _is_librarys(kind: type) -> bool:
+    """Whether objects of a class are determined by their attributes."""
+    return kind is torch.nn.ModuleList or kind.__module__.startswith(_PACKAGES)
+
+
+def _plan_of(compose: Any) -> Plan | None:
+    """The plan of a Compose; None: it is not understood, or returns something else than a tensor.
+    """
+    if _internals.why_not_this_torch():
+        return None
+    with switched(False):  # Pillow must decode by itself to be compared with
+        read = read_transform(compose)
+        plan = read.plan
+        if plan is None or read.reasons or plan.more_views or plan.gives != TENSOR:
+            return None
+        return None if why_uneven(plan.ops, torch.get_num_threads()) else plan
+
+
+def _encoded(image: Any, defer: Callable[[Any], None]) -> tuple[Any, ...] | None:
+    """A deferred RGB image as native.Transformer.run() takes it; None: it is none."""
+    values = vars(image)
+    if values.get(_SLOT) is None and type(image) is not Image.Image:
+        defer(image)
+    core = values.get(_SLOT)
+    if type(core) is not DeferredCore or (core.mode, image.mode) != ("RGB", "RGB"):
+        return None
+    return core.encoded()
+
+
+def _tensor_kinds() -> tuple[Any, ...]:
+    """Types that torchvision's transforms return."""
+    images = sys.modules.get("torchvision.tv_tensors")
+    return torch.Tensor, getattr(images, "Image", torch.Tensor)
