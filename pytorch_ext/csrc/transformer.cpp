@@ -120,21 +120,49 @@ PyObject *run(Transformer *self, const fm_source_image &image, fm_streams *strea
     Py_RETURN_NONE;
 }
 
-PyObject *transformer_run(PyObject *object, PyObject *args) {
-    PyObject *source;
-    unsigned long long address, state_address;
-    fm_source_image image{};
-    if (!PyArg_ParseTuple(args, "O!KK", &PyTuple_Type, &source, &address, &state_address) ||
-        !image_from_tuple(source, &image))
+// Draws from an fm_streams as bytes, and returns it as bytes as it is behind the image.
+PyObject *run_with_streams(Transformer *self, const fm_source_image &image, PyObject *bytes,
+                           unsigned long long address) {
+    char *data;
+    Py_ssize_t n_bytes;
+    if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return nullptr;
+    fm_streams streams;
+    if (size_t(n_bytes) != sizeof(streams)) {
+        PyErr_Format(PyExc_ValueError, "the state has %zd bytes, not %zu", n_bytes,
+                     sizeof(streams));
         return nullptr;
-    auto *const state = reinterpret_cast<TorchState *>(uintptr_t(state_address));
+    }
+    std::memcpy(&streams, data, sizeof(streams));
+    Ref result(run(self, image, &streams, address));
+    if (!result || result.get() != Py_None) return result.release();
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams), sizeof(streams));
+}
+
+// Draws from torch's generator alone, whose state is at an address; 0: from none.
+PyObject *run_with_torch(Transformer *self, const fm_source_image &image, PyObject *state_address,
+                         unsigned long long address) {
+    const unsigned long long at = PyLong_AsUnsignedLongLong(state_address);
+    if (PyErr_Occurred()) return nullptr;
+    auto *const state = reinterpret_cast<TorchState *>(uintptr_t(at));
     const fm_streams before = state ? streams_of(*state) : streams_of(TorchState{});
     fm_streams streams = before;
-    Ref result(run(as_transformer(object), image, &streams, address));
+    Ref result(run(self, image, &streams, address));
     if (!result || result.get() != Py_None) return result.release();
     if (drew_elsewhere(streams, before)) Py_RETURN_FALSE;
     if (state) go_on(state, streams, before);
     return result.release();
+}
+
+PyObject *transformer_run(PyObject *object, PyObject *args) {
+    PyObject *source, *state;
+    unsigned long long address;
+    fm_source_image image{};
+    if (!PyArg_ParseTuple(args, "O!KO", &PyTuple_Type, &source, &address, &state) ||
+        !image_from_tuple(source, &image))
+        return nullptr;
+    Transformer *const self = as_transformer(object);
+    return PyBytes_CheckExact(state) ? run_with_streams(self, image, state, address)
+                                     : run_with_torch(self, image, state, address);
 }
 
 PyObject *transformer_shape(PyObject *object, void *) {

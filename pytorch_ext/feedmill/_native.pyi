@@ -329,16 +329,24 @@ class Transformer:
     ) -> Self:
         """Arguments as Loader's. Raises ValueError."""
 
+    @overload
     def run(
         self,
         source: tuple[bytes] | tuple[bytes, int, int],  # a file; or RGB pixels, width and height
         address: int,  # of writable memory for the result
-        state_address: int,  # of a torch.get_rng_state(), or 0 if the transform draws nothing
+        state: int,  # address of a torch.get_rng_state(), or 0 if the transform draws nothing
     ) -> str | Literal[False] | None:
         """Transforms an image: None; a text: why it is not supported natively; False: the transform
         draws from other generators than torch's, and the result is not the wanted one. The state is
         set to what torch's generator has behind the image if None is returned, else not changed.
         Releases the GIL."""
+
+    @overload
+    def run(
+        self, source: tuple[bytes] | tuple[bytes, int, int], address: int, state: bytes
+    ) -> bytes | str:
+        """The same, for a transform that draws from any generator: `state` is an fm_streams, and
+        the result the one behind the image, or a text."""
 
 def disk_cache_walk(
     path: str | bytes | PathLike[str],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill.iterators import generator_states, global_generators
+from feedmill.planner import random_states
 from helpers import cifar_in_memory, pixels, save_jpeg
 from PIL import Image
 from torch.utils.data import DataLoader, DistributedSampler
@@ -617,10 +618,10 @@ def test_states_are_converted_both_ways():
         np.random.rand(n)
         for _ in range(n):
             random.random()
-        states = global_generators._global_states()
-        again = generator_states.with_streams(states, generator_states.streams_of(states))
+        states = random_states.global_states()
+        again = random_states.with_streams(states, random_states.streams_of(states))
         wanted = drawn_by_all()
-        global_generators._set_global_states(again)
+        random_states.set_global_states(again)
         assert is_equal(wanted, drawn_by_all())
 
 
@@ -636,12 +637,12 @@ def test_numbers_that_are_kept_come_from_the_streams():
         random.gauss(0, 1)
         np.random.rand(5)
     assert held.states[1][2] is not None and held.states[2]["state"]["pos"] != 624
-    streams = generator_states.streams_of(held.states)
-    again = generator_states.with_streams(seeded, streams)
+    streams = random_states.streams_of(held.states)
+    again = random_states.with_streams(seeded, streams)
     assert torch.equal(again[0], held.states[0]) and again[1] == held.states[1]
-    assert generator_states.streams_of(again) == streams
-    back = generator_states.with_streams(again, generator_states.streams_of(seeded))
-    assert back[1] == seeded[1] and generator_states.streams_of(back) != streams
+    assert random_states.streams_of(again) == streams
+    back = random_states.with_streams(again, random_states.streams_of(seeded))
+    assert back[1] == seeded[1] and random_states.streams_of(back) != streams
 
 
 @pytest.mark.parametrize("n", [0, 1, 623, 624, 625, 1248])
@@ -650,5 +651,5 @@ def test_states_that_are_converted_both_ways_are_the_same_bytes(n):
     random.seed(3)
     torch.rand(n)
     states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    again = generator_states.with_streams(states, generator_states.streams_of(states))
+    again = random_states.with_streams(states, random_states.streams_of(states))
     assert torch.equal(again[0], states[0]) and again[1] == states[1]

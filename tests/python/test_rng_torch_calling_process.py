@@ -9,7 +9,8 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from feedmill.iterators import generator_states, global_generators
+from feedmill.iterators import global_generators
+from feedmill.planner import random_states
 from test_rng_torch import (
     CROP,
     ONCE,
@@ -169,7 +170,7 @@ def test_errors_of_a_transform(mixed):
     check(ImageFolder(mixed, transform), batch_size=3, epochs=2)
 
 
-@pytest.mark.parametrize("moment", ["_set_if_same", "_global_states"])
+@pytest.mark.parametrize("moment", ["set_if_same", "global_states"])
 def test_an_interrupt_is_followed_by_the_same_batches(mixed, monkeypatch, moment):
     """After a Ctrl-C the batch is made again, from the generators as they are then."""
     seed()
@@ -234,10 +235,10 @@ def test_generators_are_set_only_where_the_batch_drew(mixed, monkeypatch):
     """Another thread's numbers of a generator that the batch leaves alone can't be undone."""
     torch.manual_seed(3)
     generators = global_generators.ProcessGenerators()
-    before = global_generators._global_states()
+    before = random_states.global_states()
     generators.note(0, before)
     torch.rand(5)
-    behind = generator_states.streams_of(global_generators._global_states())
+    behind = random_states.streams_of(random_states.global_states())
     torch.set_rng_state(before[0])
     random.random()
     np.random.rand()
@@ -248,4 +249,4 @@ def test_generators_are_set_only_where_the_batch_drew(mixed, monkeypatch):
     assert (random.getstate(), np.random.get_state()[2]) == wanted
     torch.manual_seed(3)
     torch.rand(5)
-    assert torch.equal(global_generators._global_states()[0], generators.of_batch(0)[0])
+    assert torch.equal(random_states.global_states()[0], generators.of_batch(0)[0])

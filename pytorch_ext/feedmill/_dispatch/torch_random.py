@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from feedmill.iterators.collating import may_draw
-from feedmill.iterators.generator_states import States, streams_of
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import size_of, transformed
 from feedmill.iterators.torch_pixels import is_as_torch, with_pixels
@@ -21,6 +20,7 @@ from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE
 from feedmill.planner.lighting import Lighting
 from feedmill.planner.picking import NUMPYS_RAND, NUMPYS_RANDINT
 from feedmill.planner.plan import KINDS, OP_NAMES, TENSOR, Op, Plan
+from feedmill.planner.random_states import States, streams_of
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS

@@ -14,13 +14,8 @@ import torch
 
 from feedmill._dispatch.options import is_int
 from feedmill.iterators.collating import seeded_as_worker
-from feedmill.iterators.generator_states import (
-    State,
-    States,
-    packed_torch,
-    states_of,
-    unpacked_torch,
-)
+from feedmill.iterators.generator_states import State, states_of
+from feedmill.planner.random_states import States, packed_torch, unpacked_torch
 from feedmill.planner.ranks import n_ranks_of, rank_of
 from feedmill.planner.samples import Support
 

@@ -26,8 +26,9 @@ def deferred_images() -> Iterator[None]:
     if why_not():
         yield
         return
-    from feedmill.deferred import patches
+    from feedmill.deferred import composed, patches
 
+    composed.read_again()
     with patches.deferring():
         yield
 

@@ -1,10 +1,10 @@
 """torchvision's Compose by one native call, for deferred images: decode, transform and conversion
 to a tensor, with torch's random numbers.
 
-``Compose.__call__`` of torchvision.transforms and ``Compose.forward`` of its v2 are replaced. A call
-is answered natively if the planner understands the Compose, nothing about it has changed since, and
-its image is a JPEG whose decoding is put off. The first image of each Compose goes both ways, and
-must come out alike. All other calls go to torchvision.
+``Compose.__call__`` of torchvision.transforms and ``Compose.forward`` of its v2 are replaced. A
+call is answered natively if the planner understands the Compose, nothing about it has changed
+since, and its image is a JPEG whose decoding is put off. The first image of each Compose goes both
+ways, and must come out alike. All other calls go to torchvision.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ from feedmill.deferred.watching import CantWatchError, Watch
 from feedmill.planner.equal_tensor_colors import why_uneven
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
 from feedmill.planner.plan import TENSOR, Plan
+from feedmill.planner.random_states import (
+    are_same_states,
+    global_states,
+    set_if_same,
+    streams_of,
+    with_streams,
+)
 from feedmill.planner.transforms import read_transform
 from feedmill.planner.untouched import is_original
 
@@ -38,8 +45,6 @@ _PLACES = (
     ("torchvision.transforms.transforms", "__call__"),
     ("torchvision.transforms.v2._container", "forward"),
 )
-# Packages whose classes a Compose may hold: their objects are determined by their attributes.
-_PACKAGES = ("torchvision.transforms.", "timm.data.")
 _TORCH_STATE_BYTES = 5056
 
 # Modules in which Compose was looked for.
@@ -96,7 +101,7 @@ def read_again() -> None:
 
 def _known_of(compose: Any) -> _Known:
     known = _known.get(compose)
-    if known is None or not known.is_current():
+    if known is None or not known.is_current(compose):
         known = _known[compose] = _Known(compose)
     return known
 
@@ -113,17 +118,20 @@ class _Known:
         self._is_interleaved = False
         self._watch: Watch | None = None
         self._plan: Plan | None = None
+        self._generators: type[_Drawn] = _Drawn
         try:
-            self._watch = Watch(compose, _is_librarys)
+            self._watch = Watch(compose)
             self._plan = _plan_of(compose)
         except CantWatchError:
-            pass
+            return
+        if self._plan is not None and self._plan.is_random:
+            self._generators = _TorchsGenerator
 
-    def is_current(self) -> bool:
+    def is_current(self, compose: Any) -> bool:
         """Whether it is still so."""
         if self._generation != _generation:
             return False
-        return self._watch is None or self._watch.is_unchanged()
+        return self._watch is None or self._watch.is_unchanged(compose)
 
     def is_possible(self) -> bool:
         """Whether images may be transformed natively now."""
@@ -143,30 +151,24 @@ class _Known:
         encoded = None if plan is None else _encoded(image, defer)
         if plan is None or encoded is None:
             return original(compose, image)
-        before = torch.get_rng_state() if plan.is_random else None
-        behind = None if before is None else before.clone()
-        result = self._run(plan, encoded, behind)
+        drawn = self._generators()
+        result = self._run(plan, encoded, drawn)
         if result is None:
             return original(compose, image)
-        if not self._is_compared:
-            expected = original(compose, image)
-            if not self._is_alike(result, expected, behind):
-                self._plan = None
-            return expected
-        # A generator from which another thread has drawn meanwhile stays as it is: its numbers must
-        # not be drawn again.
-        if before is not None and torch.equal(torch.get_rng_state(), before):
-            torch.set_rng_state(behind)
-        return result
+        if self._is_compared:
+            drawn.set_behind()
+            return result
+        expected = original(compose, image)
+        if not (drawn.are_behind() and self._is_alike(result, expected)):
+            self._plan = None
+        return expected
 
-    def _run(self, plan: Plan, encoded: tuple[Any, ...], state: Any) -> Any:
-        """The result; None if it has to be left to torchvision. Sets the state of torch's generator
-        to what it is behind the image."""
-        if state is not None and state.numel() != _TORCH_STATE_BYTES:
-            return None
+    def _run(self, plan: Plan, encoded: tuple[Any, ...], drawn: _Drawn) -> Any:
+        """The result; None if it has to be left to torchvision. Leaves the generators as they are.
+        """
         try:
             transformer = self._transformer(plan)
-        except ValueError:  # a plan that only a loader can take, or none
+        except ValueError:  # the size of the results depends on the image
             self._plan = None
             return None
         channels, height, width = transformer.shape
@@ -175,11 +177,10 @@ class _Known:
             dtype=TORCH_DTYPES[plan.dtype], device="cpu",
         )
         with counters.timed("transformed"):
-            address = 0 if state is None else state.data_ptr()
-            why = transformer.run(encoded, out.data_ptr(), address)
-        if why is not None:
-            if why is False:
-                self._plan = None
+            ran = drawn.run(transformer, encoded, out.data_ptr())
+        if ran is not None:
+            if ran is _OTHERS:
+                self._generators = _AllGenerators
             return None
         out = out.permute(2, 0, 1) if self._is_interleaved else out
         return out if self._kind is torch.Tensor else out.as_subclass(self._kind)
@@ -200,14 +201,12 @@ class _Known:
             )
         return found
 
-    def _is_alike(self, result: torch.Tensor, expected: Any, behind: Any) -> bool:
-        """Whether a native result is torchvision's, and so are the generator's states. If only the
-        strides are others, later results get torchvision's, of which one must be alike, too."""
+    def _is_alike(self, result: torch.Tensor, expected: Any) -> bool:
+        """Whether a native result is torchvision's. If only its type or strides are others, later
+        results get torchvision's, of which one must be alike, too."""
         if type(expected) not in _tensor_kinds() or expected.requires_grad:
             return False
         if result.dtype is not expected.dtype or result.shape != expected.shape:
-            return False
-        if behind is not None and not torch.equal(torch.get_rng_state(), behind):
             return False
         plain = expected.as_subclass(torch.Tensor)
         if bytes_of(plain) != bytes_of(result.as_subclass(torch.Tensor)):
@@ -217,10 +216,77 @@ class _Known:
             self._is_compared = True
             return True
         self._kind = type(expected)
-        channels, height, width = expected.shape
-        interleaved = (1, channels * width, channels)
-        self._is_interleaved = expected.stride() == interleaved
+        n_channels, _, width = expected.shape
+        self._is_interleaved = expected.stride() == (1, n_channels * width, n_channels)
         return self._is_interleaved or expected.is_contiguous()
+
+
+# ---- random numbers ------------------------------------------------------------------------------
+
+# The transform draws from other generators than was known.
+_OTHERS = object()
+
+
+class _Drawn:
+    """The generators of this process, for one image: their states before it, and, once the native
+    transform has run, those behind it. This class is for transforms that draw nothing."""
+
+    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+        """Transforms an image to memory: None; else why not."""
+        why = transformer.run(encoded, address, 0)
+        return _OTHERS if why is False else why
+
+    def set_behind(self) -> None:
+        """Lets the generators go on behind the image."""
+
+    def are_behind(self) -> bool:
+        """Whether the generators are now as they should be behind the image."""
+        return True
+
+
+class _TorchsGenerator(_Drawn):
+    """For transforms that draw from torch's generator only."""
+
+    def __init__(self) -> None:
+        self._before = torch.get_rng_state()
+        self._behind = self._before.clone()
+
+    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+        if self._behind.numel() != _TORCH_STATE_BYTES:
+            return "torch's generator has another state"
+        why = transformer.run(encoded, address, self._behind.data_ptr())
+        return _OTHERS if why is False else why
+
+    def set_behind(self) -> None:
+        # See set_if_same().
+        if torch.equal(torch.get_rng_state(), self._before):
+            torch.set_rng_state(self._behind)
+
+    def are_behind(self) -> bool:
+        return torch.equal(torch.get_rng_state(), self._behind)
+
+
+class _AllGenerators(_Drawn):
+    """For transforms that draw from those of Python or NumPy, too."""
+
+    def __init__(self) -> None:
+        self._before = self._behind = global_states()
+
+    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+        streams = transformer.run(encoded, address, streams_of(self._before))
+        if isinstance(streams, str):
+            return streams
+        self._behind = with_streams(self._before, streams)
+        return None
+
+    def set_behind(self) -> None:
+        set_if_same(self._before, self._behind)
+
+    def are_behind(self) -> bool:
+        return are_same_states(global_states(), self._behind)
+
+
+# ---- helpers -------------------------------------------------------------------------------------
 
 
 class _Transformers(threading.local):
@@ -228,11 +294,6 @@ class _Transformers(threading.local):
 
     def __init__(self) -> None:
         self.by_layout: dict[str, Any] = {}
-
-
-def _is_librarys(kind: type) -> bool:
-    """Whether objects of a class are determined by their attributes."""
-    return kind is torch.nn.ModuleList or kind.__module__.startswith(_PACKAGES)
 
 
 def _plan_of(compose: Any) -> Plan | None:

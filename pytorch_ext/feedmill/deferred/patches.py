@@ -122,6 +122,7 @@ def deferring(on: bool = True) -> Iterator[None]:
 def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
     _patch()
+    composed.read_again()
     replacements.use()
     switch_everywhere()
 

@@ -1,20 +1,33 @@
-"""Whether objects are still as they were when somebody read them."""
+"""Whether objects are still as they were when the planner read them."""
 
 from __future__ import annotations
 
 import enum
+import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from operator import is_
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
 
 from feedmill.planner.untouched import DECIDING_METHODS
 
-# Values that don't change.
-_PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype)
+# Values that don't change, and modules, whose functions the planner checks by themselves.
+_PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, BuiltinFunctionType, ModuleType)
 _DICTS = (dict, OrderedDict)
+# Packages whose functions are taken to stay as they are, once the planner has checked them.
+_LIBRARIES = {"torch", "torchvision", "timm", "PIL", "numpy", "math", "random", "builtins"}
+_DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
 # What torch.nn.Module keeps in each object and does not use in a call without gradients.
 _OF_MODULES = {
     "_parameters", "_buffers", "_non_persistent_buffers_set", "_backward_pre_hooks",
@@ -22,7 +35,9 @@ _OF_MODULES = {
     "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",
     "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 }
-_MAX_OBJECTS = 256
+_MAX_OBJECTS = 512
+# Stands for a name or a cell's value that there is not.
+_NOTHING = object()
 
 
 class CantWatchError(Exception):
@@ -30,42 +45,58 @@ class CantWatchError(Exception):
 
 
 class Watch:
-    """Remembers an object and all that it refers to, so that a change is noticed.
+    """Remembers a transform and all that it refers to, so that a change is noticed. Keeps what it
+    refers to alive, but not the transform.
 
     Args:
-        root: an object of a class that ``is_known()`` accepts. Its attributes are such objects,
-            plain values, tensors, or lists, tuples and dicts of these.
-        is_known: whether objects of a class are determined by their attributes, and the class by
-            its methods.
+        root: an object whose attributes are plain values, tensors, functions, objects of a
+            library's or the script's own classes, or lists, tuples and dicts of these; so are the
+            global variables that functions of the script use.
 
     Raises:
         CantWatchError: it refers to something else.
     """
 
-    def __init__(self, root: Any, is_known: Callable[[type], bool]) -> None:
-        self._is_known = is_known
-        # Objects, dicts and classes with the names and values that they have.
+    def __init__(self, root: Any) -> None:
+        self._attributes = getattr(root, "__dict__", None)  # of the root
+        # Keys in order, and their values. Objects have a dict of attributes.
         self._objects: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
         self._dicts: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
-        self._classes: list[tuple[type, tuple[str, ...], tuple[Any, ...]]] = []
+        # Some names of classes and modules.
+        self._names: list[tuple[Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
         self._lists: list[tuple[list[Any], tuple[Any, ...]]] = []
+        self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._tensors: list[tuple[torch.Tensor, int]] = []
-        self._seen: dict[int, Any] = {}
-        self._add(root)
+        # The objects, but for the root, so that no other one gets an id.
+        self._seen: dict[int, Any] = {id(root): None}
+        if type(self._attributes) is not dict:
+            raise CantWatchError(f"it is a {type(root).__name__}")
+        own = self._attributes
+        self._dicts.append((own, tuple(own), tuple(own.values())))
+        self._add_attributes(root, own)
 
-    def is_unchanged(self) -> bool:
-        """Whether nothing has changed. Takes some microseconds."""
+    def is_unchanged(self, root: Any) -> bool:
+        """Whether nothing has changed. Takes about ten microseconds.
+
+        Args:
+            root: the transform.
+        """
+        if root.__dict__ is not self._attributes:
+            return False
         for held, names, values in self._objects:
             if not _is_same(held.__dict__, names, values):
                 return False
         for held, names, values in self._dicts:
             if not _is_same(held, names, values):
                 return False
-        for owner, names, values in self._classes:
-            if not all(map(is_, map(vars(owner).get, names), values)):
+        for mapping, names, values in self._names:
+            if not all(map(is_, [mapping.get(one, _NOTHING) for one in names], values)):
                 return False
         for kept, items in self._lists:
             if len(kept) != len(items) or not all(map(is_, kept, items)):
+                return False
+        for function, parts in self._functions:
+            if not all(map(is_, _parts_of(function), parts)):
                 return False
         return all(tensor._version == version for tensor, version in self._tensors)
 
@@ -86,27 +117,65 @@ class Watch:
             self._add_all(value.values())
         elif kind is torch.Tensor:
             self._tensors.append((value, value._version))
-        elif self._is_known(kind):
-            self._add_object(value)
+        elif kind is FunctionType:
+            self._add_function(value)
+        elif kind is MethodType:
+            self._add_all((value.__func__, value.__self__))
+        elif kind is functools.partial:
+            self._add_all((value.func, value.args, value.keywords))
+        elif kind in (staticmethod, classmethod):
+            self._add(value.__func__)
+        elif kind is property:
+            self._add_all((value.fget, value.fset, value.fdel))
+        elif isinstance(value, type):
+            self._add_class(value)
         else:
-            raise CantWatchError(f"it refers to a {kind.__name__}")
+            self._add_object(value)
 
     def _add_all(self, values: Iterable[Any]) -> None:
         for one in values:
             self._add(one)
 
+    def _add_names(self, mapping: Mapping[str, Any], names: Iterable[str]) -> None:
+        names = tuple(names)
+        self._names.append((mapping, names, tuple(mapping.get(one, _NOTHING) for one in names)))
+
     def _add_object(self, value: Any) -> None:
-        own = value.__dict__
-        names = tuple(own)
-        self._objects.append((value, names, tuple(own.values())))
-        self._add_all(one for name, one in own.items() if name not in _OF_MODULES)
-        for owner in type(value).__mro__:
-            if id(owner) in self._seen or owner is object or owner is torch.nn.Module:
+        own = getattr(value, "__dict__", None)
+        if type(own) is not dict:
+            raise CantWatchError(f"it refers to a {type(value).__name__}")
+        self._objects.append((value, tuple(own), tuple(own.values())))
+        self._add_attributes(value, own)
+
+    def _add_attributes(self, value: Any, own: dict[str, Any]) -> None:
+        is_module = isinstance(value, torch.nn.Module)
+        self._add_all(
+            one for name, one in own.items() if not (is_module and name in _OF_MODULES)
+        )
+        self._add(type(value))
+
+    def _add_class(self, kind: type) -> None:
+        for owner in kind.__mro__:
+            if owner is object or owner is torch.nn.Module or (
+                owner is not kind and id(owner) in self._seen
+            ):
                 continue
             self._seen[id(owner)] = owner
-            methods = tuple(DECIDING_METHODS & vars(owner).keys())
-            if methods:
-                self._classes.append((owner, methods, tuple(map(vars(owner).get, methods))))
+            if _is_librarys(owner.__module__):
+                self._add_names(vars(owner), DECIDING_METHODS & vars(owner).keys())
+                continue
+            self._add_names(vars(owner), vars(owner))
+            self._add_all(one for one in vars(owner).values() if type(one) not in _DESCRIPTORS)
+
+    def _add_function(self, function: FunctionType) -> None:
+        parts = _parts_of(function)
+        self._functions.append((function, parts))
+        if _is_librarys(function.__module__):
+            return
+        self._add_all(parts[1:])
+        names = dict.fromkeys(_names_in(function.__code__))
+        self._add_names(function.__globals__, names)
+        self._add_all(function.__globals__.get(one) for one in names)
 
 
 def _is_same(held: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
@@ -114,3 +183,28 @@ def _is_same(held: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> bool
     if len(held) != len(names):
         return False
     return all(map(is_, held, names)) and all(map(is_, held.values(), values))
+
+
+def _is_librarys(module: Any) -> bool:
+    return type(module) is str and module.partition(".")[0] in _LIBRARIES
+
+
+def _parts_of(function: FunctionType) -> tuple[Any, ...]:
+    """What decides about a function's result: its code, and the rest."""
+    cells = function.__closure__ or ()
+    return function.__code__, function.__defaults__, function.__kwdefaults__, *map(_content, cells)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _names_in(code: CodeType) -> Iterable[str]:
+    """The names of global variables and attributes in a function, and in those within it."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if type(one) is CodeType:
+            yield from _names_in(one)

@@ -28,10 +28,10 @@ from feedmill.collate.unshared import unshared
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
-from feedmill.iterators.generator_states import States
 from feedmill.iterators.global_generators import Held, drawing_from
 from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
+from feedmill.planner.random_states import States
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import gives_pil, has_default_collate, stacks_natively
 from feedmill.planner.samples import PAIR, Fields, Source, arranged, described

@@ -127,6 +127,10 @@ def make_deferring(
         OSError: there is no memory for the counters.
     """
     if n_workers == 0:
+        if deferred.is_needed() and not deferred.why_not():
+            from feedmill.deferred import composed
+
+            composed.read_again()
         iterator = make_iterator()
         if isinstance(iterator, _internals.SingleProcessIter):
             fetcher = _internals.fetcher_of(iterator)

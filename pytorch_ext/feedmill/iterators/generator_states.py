@@ -1,106 +1,11 @@
-"""States of the random generators of torch, Python and NumPy, in the form that the native code
-takes, and the virtual workers whose generators they are."""
+"""The virtual workers, whose generators are those that torch's worker processes would have."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-
-# States of torch's, Python's and NumPy's generators: torch.get_rng_state(), random.getstate(),
-# numpy.random.get_state(legacy=False).
-States = tuple[Any, Any, Any]
-
-_N_WORDS = 624
-# The beginning of torch's state: the seed, how many words are left, whether it is seeded, and which
-# word is next (ATen's CPUGeneratorImplStateLegacy). The words follow, as uint64, and then the
-# normally distributed number that is kept, as the second of three, and whether there is one.
-_HEADER = struct.Struct("<QiiQ")
-_NORMALS = struct.Struct("<dddi")
-_AFTER_WORDS = _HEADER.size + 8 * _N_WORDS
-# fm_streams: numbers that torch and Python keep, the generators, whether there are such numbers.
-_GENERATOR_BYTES = 4 * (_N_WORDS + 1)
-_KEPT = struct.Struct("<dd")
-_ARE_KEPT = struct.Struct("<HH")
-
-
-def packed_torch(state: Any) -> bytes:
-    """torch's state in half of its bytes: its words have 32 bits."""
-    raw = state.numpy().tobytes()
-    end = _HEADER.size + 8 * _N_WORDS
-    words = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32)
-    packed: bytes = raw[: _HEADER.size] + words.tobytes() + raw[end:]
-    return packed
-
-
-def unpacked_torch(packed: bytes) -> Any:
-    """The state of packed_torch()."""
-    end = _HEADER.size + 4 * _N_WORDS
-    words = np.frombuffer(packed, np.uint32, _N_WORDS, _HEADER.size).astype(np.uint64)
-    raw = packed[: _HEADER.size] + words.tobytes() + packed[end:]
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-
-
-def streams_of(states: States) -> bytes:
-    """States as an fm_streams (feedmill/streams.h)."""
-    raw = states[0].numpy().tobytes()
-    _, left, _, following = _HEADER.unpack_from(raw)
-    of_torch = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32).tobytes()
-    _, torch_normal, _, has_torch_normal = _NORMALS.unpack_from(raw, _AFTER_WORDS)
-    _, of_python, python_normal = states[1]
-    return b"".join((
-        _KEPT.pack(torch_normal if has_torch_normal else 0.0, python_normal or 0.0),
-        of_torch, struct.pack("<I", _N_WORDS if left == 1 else following),
-        np.array(of_python, np.uint32).tobytes(),
-        _stream_of_numpy(states[2]),
-        _ARE_KEPT.pack(has_torch_normal != 0, python_normal is not None),
-    ))
-
-
-def _stream_of_numpy(state: Any) -> bytes:
-    if state["bit_generator"] != "MT19937":
-        return bytes(4 * _N_WORDS) + struct.pack("<I", _N_WORDS)  # nothing may draw from it
-    held = state["state"]
-    words: bytes = held["key"].astype(np.uint32).tobytes()
-    return words + struct.pack("<I", held["pos"])
-
-
-def with_streams(states: States, streams: bytes) -> States:
-    """States whose generators go on with an fm_streams. What else they hold, such as a normally
-    distributed number that NumPy keeps, stays."""
-    torch_normal, python_normal = _KEPT.unpack_from(streams)
-    has_torch_normal, has_python_normal = _ARE_KEPT.unpack_from(
-        streams, _KEPT.size + 3 * _GENERATOR_BYTES
-    )
-    words = np.frombuffer(streams, np.uint32, 3 * (_N_WORDS + 1), _KEPT.size)
-    of_torch, of_python, of_numpy = words.reshape(3, _N_WORDS + 1)
-    raw = bytearray(states[0].numpy().tobytes())
-    seed, _, is_seeded, first = _HEADER.unpack_from(raw)
-    following = int(of_torch[_N_WORDS])
-    torch_words = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
-    # Between being seeded and its first number, torch's generator has 0 as its next word, though it
-    # is to make new words first. Kept, so that states of generators that drew nothing are equal.
-    is_new = first == 0 and torch_words == raw[_HEADER.size : _AFTER_WORDS]
-    _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, 0 if is_new else following)
-    raw[_HEADER.size : _AFTER_WORDS] = torch_words
-    x, _, rho, _ = _NORMALS.unpack_from(raw, _AFTER_WORDS)
-    _NORMALS.pack_into(raw, _AFTER_WORDS, x, torch_normal, rho, has_torch_normal)
-    version, _, _ = states[1]
-    return (
-        torch.frombuffer(raw, dtype=torch.uint8).clone(),
-        (version, tuple(of_python.tolist()), python_normal if has_python_normal else None),
-        _with_stream_of_numpy(states[2], of_numpy),
-    )
-
-
-def _with_stream_of_numpy(state: Any, words: Any) -> Any:
-    if state["bit_generator"] != "MT19937":
-        return state
-    return {**state, "state": {"key": words[:_N_WORDS].copy(), "pos": int(words[_N_WORDS])}}
-
+from feedmill.planner.random_states import States, streams_of, with_streams
 
 # States, and the fm_streams with which they go on, if there is one.
 State = tuple[States, bytes | None]

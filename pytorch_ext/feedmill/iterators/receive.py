@@ -18,7 +18,7 @@ from feedmill.engine.devices import Stage
 from feedmill.engine.tensors import tensors_of
 from feedmill.iterators.bad_samples import BadSamplePolicy
 from feedmill.iterators.batches import Batch, labels_of, submit_items
-from feedmill.iterators.generator_states import VirtualWorkers, streams_of
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
     as_pixels,
@@ -31,6 +31,7 @@ from feedmill.iterators.pillow_fallback import (
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
+from feedmill.planner.random_states import streams_of
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.sample_errors import SampleErrors

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from feedmill._ops import native
-from feedmill.iterators.generator_states import streams_of, with_streams
 from feedmill.iterators.global_generators import seeded_states
 from feedmill.planner.plan import KINDS
+from feedmill.planner.random_states import streams_of, with_streams
 
 # Sizes of tensors for which torch is tried: numbers below 16 are drawn one by one, others in blocks
 # of 16, of which the last one may overlap the one before it.

@@ -14,7 +14,7 @@ import torch
 from feedmill.collate.samples import samples_of
 from feedmill.iterators.batches import Batch
 from feedmill.iterators.dataset_copies import copy_of
-from feedmill.iterators.generator_states import VirtualWorkers, streams_of
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
     Draw,
@@ -38,6 +38,7 @@ from feedmill.planner.plan import (
     Plan,
     final_size,
 )
+from feedmill.planner.random_states import streams_of
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import IMAGE, PAIR, Fields, Item, Source, as_parts, described
 from feedmill.planner.steps import Step
