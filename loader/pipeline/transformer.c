@@ -18,8 +18,7 @@ struct fm_transformer {
 int fm_transformer_open(fm_transformer **out, const fm_transform *transform,
                         uint64_t max_image_pixels, fm_error *error) {
     fm_error_clear(error);
-    if (!out || !transform)
-        return fm_error_set(error, FM_ERR_ARGUMENT, "out or transform is NULL");
+    if (!out || !transform) return fm_error_set(error, FM_ERR_ARGUMENT, "out or transform is NULL");
     *out = NULL;
     fm_config defaults;
     fm_config_init(&defaults);
@@ -90,8 +89,7 @@ int fm_transformer_run(fm_transformer *transformer, const fm_source_image *image
                        fm_streams *streams, void *out, fm_error *error) {
     fm_error_clear(error);
     if (!transformer || !image || !streams || !out)
-        return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "transformer, image, streams or out is NULL");
+        return fm_error_set(error, FM_ERR_ARGUMENT, "transformer, image, streams or out is NULL");
     if (!image->data == !image->pixels)
         return fm_error_set(error, FM_ERR_ARGUMENT, "an image needs either data or pixels");
     if (image->pixels && (image->pixels_width < 1 || image->pixels_width > FM_MAX_SIDE ||

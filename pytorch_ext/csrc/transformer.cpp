@@ -174,8 +174,7 @@ PyObject *transformer_shape(PyObject *object, void *) {
 
 Ref make_transformer_type(PyObject *module) {
     static PyMethodDef methods[] = {
-        method_entry<transformer_run>("run", METH_VARARGS,
-                                      "Transforms an image; see _native.pyi."),
+        method_entry<transformer_run>("run", METH_VARARGS, "Transforms an image; see _native.pyi."),
         {nullptr, nullptr, 0, nullptr}};
     static PyGetSetDef attributes[] = {
         getter_entry<transformer_shape>("shape", "(channels, height, width) of the result"),

@@ -441,6 +441,11 @@ def global_hooks() -> tuple[Any, ...]:
 
 FUNCTIONAL = "torchvision.transforms.functional"
 FUNCTIONAL_PIL = "torchvision.transforms._functional_pil"
+# Where torchvision has a class Compose, and the method that a call runs.
+COMPOSES = (
+    ("torchvision.transforms.transforms", "__call__"),
+    ("torchvision.transforms.v2._container", "forward"),
+)
 FUNCTIONAL_TENSOR = "torchvision.transforms._functional_tensor"
 PRESETS = "torchvision.transforms._presets"
 # Keeps the functions of v2 by the class of the image.

@@ -10,7 +10,7 @@ import frameworks
 import numpy as np
 import pytest
 import torch
-from feedmill.iterators import torch_pixels
+from feedmill.planner import torchs_draws
 
 frameworks.need("timm")
 
@@ -229,19 +229,19 @@ def test_too_many_operations(mixed):  # noqa: F811
 def test_another_normal_takes_torchs_path(mixed, monkeypatch):  # noqa: F811
     """As with ATEN_CPU_CAPABILITY=default, and on other kinds of CPUs."""
     dataset = ImageFolder(mixed, v1.Compose([crop(), v1.ToTensor(), erasing(0.5, mode="pixel")]))
-    original = torch_pixels.native.noise_torch
+    original = torchs_draws.native.noise_torch
     monkeypatch.setattr(
-        torch_pixels.native, "noise_torch", lambda streams, n: original(streams, n)[:-1] + b"!"
+        torchs_draws.native, "noise_torch", lambda streams, n: original(streams, n)[:-1] + b"!"
     )
-    torch_pixels.is_as_torch.cache_clear()
+    torchs_draws.is_as_torch.cache_clear()
     text = feedmill.DataLoader(dataset, num_workers=2).explain()
     monkeypatch.undo()
-    torch_pixels.is_as_torch.cache_clear()
+    torchs_draws.is_as_torch.cache_clear()
     assert text.startswith("torch's own path") and "computes other last bits" in text
 
 
 needs_same_normal = pytest.mark.skipif(
-    not torch_pixels.is_as_torch(), reason="torch's normal_() differs on this CPU"
+    not torchs_draws.is_as_torch(), reason="torch's normal_() differs on this CPU"
 )
 
 

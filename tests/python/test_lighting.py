@@ -7,8 +7,8 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill.iterators.torch_pixels import is_as_torch
 from feedmill.planner.lighting import _BODIES
+from feedmill.planner.torchs_draws import is_as_torch
 from helpers import MEAN, STD, Views, compose
 from lightings import EIGENVALUES, EIGENVECTORS, FORMS, Lighting, OfSelfSup
 from test_augment import check

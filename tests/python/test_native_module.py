@@ -5,7 +5,9 @@ Tests that might crash run in a process of their own, which must exit with 0 and
 
 import contextlib
 import copy
+import ctypes
 import functools
+import math
 import os
 import pickle
 import sys
@@ -66,6 +68,12 @@ def open_rows(**options):
     return open_loader(**{**ROWS, **options})
 
 
+def open_transformer(**options):
+    return native.Transformer(**{
+        "ops": [Op(CENTER_CROP, SIDE, SIDE)], "dtype": "uint8", **options,
+    })
+
+
 def some_of(kind):
     """An open object of one of the module's types."""
     makers = {
@@ -74,6 +82,7 @@ def some_of(kind):
         native.DiskCache: lambda: native.DiskCache(tempfile.mkdtemp(), 1 << 20),
         native.Remote: native.Remote,
         native.Transcoder: native.Transcoder,
+        native.Transformer: open_transformer,
     }
     assert kind in makers, f"{kind} is new: say here how to make one"
     return makers[kind]()
@@ -558,6 +567,14 @@ def test_errors_do_not_leak_references(jpeg):
 RESIZE = (9, 8, 0, 0, (1, 1, 7, 6), 3)
 
 
+def transformed(transformer, data):
+    """The memory of the result."""
+    out = bytearray(math.prod(transformer.shape))
+    memory = (ctypes.c_char * len(out)).from_buffer(out)
+    assert transformer.run((data,), ctypes.addressof(memory), 0) is None
+    return out
+
+
 def check_allocations(image):
     """Lets each of Python's allocations fail once, in each method."""
     with open(image, "rb") as file:
@@ -583,6 +600,7 @@ def check_allocations(image):
         "render": lambda loader: native.render((data,), (1, 2, 6, 5), 6, RESIZE),
         "indices": lambda loader: native.indices(range(300, 340), 1000),
         "transcoder": lambda loader: native.Transcoder().run(data),
+        "transformer": lambda loader: transformed(open_transformer(ops=draws), data),
         "devices": lambda loader: native.device_count("cuda"),
     }
     rows = open_rows()

@@ -631,7 +631,7 @@ def drawn_by_all():
 
 
 def test_numbers_that_are_kept_come_from_the_streams():
-    seeded = global_generators.seeded_states(3)
+    seeded = random_states.seeded_states(3)
     with global_generators.drawing_from(seeded) as held:
         torch.randn(1)
         random.gauss(0, 1)

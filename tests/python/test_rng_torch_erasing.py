@@ -5,7 +5,7 @@ import feedmill
 import pytest
 import test_rng_torch_calling_process as calling_process
 import torch
-from feedmill.iterators import torch_pixels
+from feedmill.planner import torchs_draws
 from helpers import cifar_in_memory
 from test_rng_torch import Twice, check, damaged, few_cpus, mixed
 from test_rng_torch_pack import packed
@@ -19,7 +19,7 @@ MODULES = pytest.mark.parametrize("module", [v1, v2], ids=["v1", "v2"])
 SMALL = {"scale": (0, 0.01)}  # boxes of a few pixels or none
 
 needs_same_normal = pytest.mark.skipif(
-    not torch_pixels.is_as_torch(), reason="torch's normal_() differs on this CPU"
+    not torchs_draws.is_as_torch(), reason="torch's normal_() differs on this CPU"
 )
 
 
@@ -123,12 +123,12 @@ def test_an_epoch_goes_on(mixed):
 def test_another_normal_takes_torchs_path(mixed, monkeypatch):
     """As with ATEN_CPU_CAPABILITY=default, and on other kinds of CPUs."""
     dataset = ImageFolder(mixed, erasing(v1))
-    monkeypatch.setattr(torch_pixels.native, "noise_torch", lambda streams, n: b"")
-    torch_pixels.is_as_torch.cache_clear()
+    monkeypatch.setattr(torchs_draws.native, "noise_torch", lambda streams, n: b"")
+    torchs_draws.is_as_torch.cache_clear()
     text = feedmill.DataLoader(dataset, num_workers=2).explain()
     own = feedmill.DataLoader(dataset, num_workers=2, seed=1).explain()
     monkeypatch.undo()
-    torch_pixels.is_as_torch.cache_clear()
+    torchs_draws.is_as_torch.cache_clear()
     assert text.startswith("torch's own path") and "computes other last bits" in text
     assert own.startswith("native path")
 

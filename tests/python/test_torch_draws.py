@@ -10,6 +10,7 @@ import torch
 from feedmill._ops import native
 from feedmill.iterators import torch_pixels
 from feedmill.iterators.pillow_fallback import run_steps
+from feedmill.planner import torchs_draws
 from feedmill.planner.transforms import read_transform
 from helpers import pixels
 from PIL import Image
@@ -153,7 +154,7 @@ def test_erasing(module):
 
 
 needs_same_normal = pytest.mark.skipif(
-    not torch_pixels.is_as_torch(), reason="torch's normal_() differs on this CPU"
+    not torchs_draws.is_as_torch(), reason="torch's normal_() differs on this CPU"
 )
 
 
@@ -186,4 +187,4 @@ def test_normal_numbers():
     path."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("torch computes other last bits on this CPU")
-    assert torch_pixels.is_as_torch()
+    assert torchs_draws.is_as_torch()

@@ -3,38 +3,24 @@ DataLoader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from feedmill.iterators.collating import may_draw
-from feedmill.iterators.global_generators import drawing_from, seeded_states
+from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import size_of, transformed
-from feedmill.iterators.torch_pixels import is_as_torch, with_pixels
+from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import image_of, is_same
-from feedmill.planner import timm_objects
-from feedmill.planner.drawing import STEPS
 from feedmill.planner.formats import as_planned
-from feedmill.planner.generators import NUMPY, NUMPY_ROUNDED_ONCE
-from feedmill.planner.lighting import Lighting
-from feedmill.planner.picking import NUMPYS_RAND, NUMPYS_RANDINT
-from feedmill.planner.plan import KINDS, OP_NAMES, TENSOR, Op, Plan
-from feedmill.planner.random_states import States, streams_of
+from feedmill.planner.plan import TENSOR, Plan
+from feedmill.planner.random_states import States, seeded_states, streams_of
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
-from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
+from feedmill.planner.torchs_draws import draws_in_vain, reasons_against_steps
 from feedmill.remote.sources import is_remote
 
-# Names of torchvision's transforms that never draw.
-_NEVER_DRAW = (
-    "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
-    "ConvertImageDtype", "ToImage", "ToDtype", "ToPILImage", "Compose",
-)
-_WITHOUT_DRAWS = tuple(
-    KINDS[name]
-    for name in ("Resize", "CenterCrop", "Pad", "Grayscale", "halving CenterCrop")
-)
 # How many samples of the dataset a trial makes, and how many it tries to make, as some may be
 # damaged.
 _N_WANTED = 6
@@ -53,9 +39,11 @@ def reasons_against(loader: Any, source: Source) -> tuple[str, ...]:
         # What is drawn in vain, such as by a flip with p=0, only matters to a collate_fn that draws
         # and, without workers, to the script.
         is_seen = loader.num_workers == 0 or may_draw(loader, source)
-        if not is_seen or not _draws_in_vain(source):
+        if not is_seen or not draws_in_vain(_steps_of(source)):
             return ()
-    reasons = _of_workers(loader) + _of_steps(source) if is_random else []
+    reasons: list[str] = []
+    if is_random:
+        reasons = _of_workers(loader) + reasons_against_steps(source.plan, _steps_of(source))
     if not reasons and (why := _of_trial(loader, source)):
         reasons = [why]
     if not reasons:
@@ -79,83 +67,12 @@ def _of_workers(loader: Any) -> list[str]:
     return reasons
 
 
-# ---- the transform -------------------------------------------------------------------------------
-
-
-def _of_steps(source: Source) -> list[str]:
-    names: dict[str, None] = {}
-    ops = {id(op): op for view in getattr(source.plan, "views", ()) for op in view.ops}
-    for op in ops.values():
-        if why := _why_not_op(op):
-            names[why] = None
-    for base in source.base_datasets:
-        for steps in (base.steps, *base.views):
-            for step in steps:
-                names |= dict.fromkeys(_unknown_steps(step))
+def _steps_of(source: Source) -> list[Step]:
+    """The steps of all views of all base datasets."""
     return [
-        f"the native code does not draw the random numbers of {name} as the original does"
-        for name in names
+        step for base in source.base_datasets for steps in (base.steps, *base.views)
+        for step in steps
     ]
-
-
-def _draws_in_vain(source: Source) -> bool:
-    """Whether a transform that is not random may draw numbers nevertheless."""
-    def is_known(step: Step) -> bool:
-        is_of_torchvision = step.module.startswith("torchvision.transforms.")
-        return (
-            is_of_torchvision
-            and type(step.transform).__name__ in _NEVER_DRAW
-            and all(map(is_known, step.children))
-        )
-
-    steps = (one for base in source.base_datasets for all_of in (base.steps, *base.views)
-             for one in all_of)
-    return not all(map(is_known, steps))
-
-
-def _why_not_op(op: Op) -> str:
-    name = OP_NAMES[op.kind]
-    if name == "timm's RandAugment" and not op.values[N_LISTED]:
-        return f"a RandAugment of more than {len(OPERATIONS)} operations, some of them equal,"
-    if _draws_from_numpy(op, name):
-        generator = np.random.get_state(legacy=False)["bit_generator"]
-        if generator != "MT19937":
-            return f"{name} with NumPy's bit generator {generator}"
-    if op.kind == KINDS["RandomErasing"] and op.values[3:4] == (2.0,) and not is_as_torch():
-        return (
-            "RandomErasing with a random number for each pixel on this CPU, on which torch's "
-            "normal_() computes other last bits,"
-        )
-    return ""
-
-
-def _draws_from_numpy(op: Op, name: str) -> bool:
-    if name == "RandomApply":
-        return op.values[5:6] in ((NUMPY,), (NUMPY_ROUNDED_ONCE,))
-    if name == "RandomBlur":
-        return op.values[2:3] in ((NUMPY + 1,), (NUMPY_ROUNDED_ONCE + 1,))
-    if name == "RandomChoice":
-        return op.values[32:33] in ((NUMPYS_RANDINT,), (NUMPYS_RAND,))
-    return name == "timm's RandAugment"
-
-
-def _unknown_steps(step: Step) -> Iterator[str]:
-    """Names of what draws in a step in an unknown way."""
-    kinds = [kind for kind in step.kinds if kind not in _WITHOUT_DRAWS]
-    if not kinds:
-        return
-    name = type(step.transform).__name__
-    is_group = not step.module and (bool(step.children) or type(step.transform) is tuple)
-    is_of_torchvision = step.module.startswith("torchvision.transforms.")
-    if type(step.transform) in STEPS:
-        if not step.draws_in_order:
-            yield step.name
-    elif step.module in timm_objects.NAMES or type(step.transform) is Lighting:
-        pass  # its functions are of known versions, all of which draw alike
-    elif not is_of_torchvision and not is_group and name not in ("Identity", "Convert"):
-        yield step.name
-    for child in step.children:
-        yield from _unknown_steps(child)
 
 
 # ---- a trial -------------------------------------------------------------------------------------

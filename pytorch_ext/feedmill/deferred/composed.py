@@ -3,7 +3,7 @@ to a tensor, with torch's random numbers.
 
 ``Compose.__call__`` of torchvision.transforms and ``Compose.forward`` of its v2 are replaced. A
 call is answered natively if the planner understands the Compose, nothing about it has changed
-since, and its image is a JPEG whose decoding is put off. The first image of each Compose goes both
+since, and its image is a JPEG whose decoding is put off. The first images of each Compose go both
 ways, and must come out alike. All other calls go to torchvision.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,16 +37,14 @@ from feedmill.planner.random_states import (
     streams_of,
     with_streams,
 )
+from feedmill.planner.torchs_draws import draws_in_vain, reasons_against_steps
 from feedmill.planner.transforms import read_transform
 from feedmill.planner.untouched import is_original
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
-# Where Compose is, and its method that is called with the image.
-_PLACES = (
-    ("torchvision.transforms.transforms", "__call__"),
-    ("torchvision.transforms.v2._container", "forward"),
-)
 _TORCH_STATE_BYTES = 5056
+# The first images of a Compose go both ways, and must come out alike.
+_N_COMPARED = 6
 
 # Modules in which Compose was looked for.
 _looked_at: set[str] = set()
@@ -59,7 +58,7 @@ def replace(is_deferring: Callable[[], bool], defer: Callable[[Any], None]) -> N
         is_deferring: whether the calling thread is to use them.
         defer: puts off the decoding of an opened JPEG, if that can be.
     """
-    for module_name, method in _PLACES:
+    for module_name, method in _internals.COMPOSES:
         module = sys.modules.get(module_name)
         if module is None or module_name in _looked_at:
             continue
@@ -67,16 +66,19 @@ def replace(is_deferring: Callable[[], bool], defer: Callable[[Any], None]) -> N
         kind: Any = getattr(module, "Compose", None)
         original: Any = vars(kind).get(method) if isinstance(kind, type) else None
         if is_original(original, module_name, f"Compose.{method}"):
-            ours: Any = functools.wraps(original)(_make(original, is_deferring, defer))
+            ours: Any = functools.wraps(original)(_make(kind, original, is_deferring, defer))
             replacements.add(kind, method, original, ours)
 
 
 def _make(
-    original: Any, is_deferring: Callable[[], bool], defer: Callable[[Any], None]
+    kind: type,
+    original: Any,
+    is_deferring: Callable[[], bool],
+    defer: Callable[[Any], None],
 ) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         is_image = len(args) == 1 and not kwargs and type(args[0]) in PLAIN_IMAGES
-        if is_image and not torch.compiler.is_compiling() and is_deferring():
+        if is_image and type(self) is kind and not torch.compiler.is_compiling() and is_deferring():
             known = _known_of(self)
             if known.is_possible():
                 return known.transformed(self, args[0], original, defer)
@@ -111,9 +113,10 @@ class _Known:
 
     def __init__(self, compose: Any) -> None:
         self._generation = _generation
+        self._n_threads = torch.get_num_threads()
         self._threads = _Transformers()
-        self._is_compared = False
-        # Of the results, once they are compared.
+        self._n_alike = 0  # results that were compared and alike
+        # Of torchvision's results.
         self._kind: Any = torch.Tensor
         self._is_interleaved = False
         self._watch: Watch | None = None
@@ -121,7 +124,7 @@ class _Known:
         self._generators: type[_Drawn] = _Drawn
         try:
             self._watch = Watch(compose)
-            self._plan = _plan_of(compose)
+            self._plan = _plan_of(compose, self._n_threads)
         except CantWatchError:
             return
         if self._plan is not None and self._plan.is_random:
@@ -129,7 +132,7 @@ class _Known:
 
     def is_current(self, compose: Any) -> bool:
         """Whether it is still so."""
-        if self._generation != _generation:
+        if self._generation != _generation or self._n_threads != torch.get_num_threads():
             return False
         return self._watch is None or self._watch.is_unchanged(compose)
 
@@ -148,15 +151,21 @@ class _Known:
     ) -> Any:
         """What original(compose, image) returns."""
         plan = self._plan
-        encoded = None if plan is None else _encoded(image, defer)
+        core = None if plan is None else _deferred_core(image, defer)
+        is_trial = self._n_alike < _N_COMPARED
+        encoded = None if core is None else core.encoded(is_trial=is_trial)
         if plan is None or encoded is None:
             return original(compose, image)
+        began_ns = time.perf_counter_ns()
         drawn = self._generators()
         result = self._run(plan, encoded, drawn)
         if result is None:
             return original(compose, image)
-        if self._is_compared:
+        if not is_trial:
             drawn.set_behind()
+            account = counters.current()
+            account.add("transformed")
+            account.add("transformed_ns", time.perf_counter_ns() - began_ns)
             return result
         expected = original(compose, image)
         if not (drawn.are_behind() and self._is_alike(result, expected)):
@@ -168,7 +177,7 @@ class _Known:
         """
         try:
             transformer = self._transformer(plan)
-        except ValueError:  # the size of the results depends on the image
+        except (ValueError, MemoryError):  # such as one whose results are of any size
             self._plan = None
             return None
         channels, height, width = transformer.shape
@@ -176,10 +185,9 @@ class _Known:
             (height, width, channels) if self._is_interleaved else (channels, height, width),
             dtype=TORCH_DTYPES[plan.dtype], device="cpu",
         )
-        with counters.timed("transformed"):
-            ran = drawn.run(transformer, encoded, out.data_ptr())
-        if ran is not None:
-            if ran is _OTHERS:
+        why = drawn.run(transformer, encoded, out.data_ptr())
+        if why is not None:
+            if why is _OTHERS:
                 self._generators = _AllGenerators
             return None
         out = out.permute(2, 0, 1) if self._is_interleaved else out
@@ -203,7 +211,7 @@ class _Known:
 
     def _is_alike(self, result: torch.Tensor, expected: Any) -> bool:
         """Whether a native result is torchvision's. If only its type or strides are others, later
-        results get torchvision's, of which one must be alike, too."""
+        results get torchvision's."""
         if type(expected) not in _tensor_kinds() or expected.requires_grad:
             return False
         if result.dtype is not expected.dtype or result.shape != expected.shape:
@@ -213,8 +221,10 @@ class _Known:
             return False
         is_same = type(result) is type(expected) and result.stride() == expected.stride()
         if is_same:
-            self._is_compared = True
+            self._n_alike += 1
             return True
+        if self._n_alike:
+            return False
         self._kind = type(expected)
         n_channels, _, width = expected.shape
         self._is_interleaved = expected.stride() == (1, n_channels * width, n_channels)
@@ -273,6 +283,8 @@ class _AllGenerators(_Drawn):
         self._before = self._behind = global_states()
 
     def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+        if self._before[2]["bit_generator"] != "MT19937":
+            return "NumPy's generator is another one"
         streams = transformer.run(encoded, address, streams_of(self._before))
         if isinstance(streams, str):
             return streams
@@ -296,8 +308,11 @@ class _Transformers(threading.local):
         self.by_layout: dict[str, Any] = {}
 
 
-def _plan_of(compose: Any) -> Plan | None:
+def _plan_of(compose: Any, n_threads: int) -> Plan | None:
     """The plan of a Compose; None: it is not understood, or returns something else than a tensor.
+
+    Args:
+        n_threads: of torch.
     """
     if _internals.why_not_this_torch():
         return None
@@ -306,18 +321,22 @@ def _plan_of(compose: Any) -> Plan | None:
         plan = read.plan
         if plan is None or read.reasons or plan.more_views or plan.gives != TENSOR:
             return None
-        return None if why_uneven(plan.ops, torch.get_num_threads()) else plan
+        if why_uneven(plan.ops, n_threads):
+            return None
+    if plan.is_random:
+        return None if reasons_against_steps(plan, read.steps) else plan
+    return None if draws_in_vain(read.steps) else plan
 
 
-def _encoded(image: Any, defer: Callable[[Any], None]) -> tuple[Any, ...] | None:
-    """A deferred RGB image as native.Transformer.run() takes it; None: it is none."""
+def _deferred_core(image: Any, defer: Callable[[Any], None]) -> DeferredCore | None:
+    """The core of an RGB image, if it is deferred, or can be."""
     values = vars(image)
     if values.get(_SLOT) is None and type(image) is not Image.Image:
         defer(image)
     core = values.get(_SLOT)
     if type(core) is not DeferredCore or (core.mode, image.mode) != ("RGB", "RGB"):
         return None
-    return core.encoded()
+    return core
 
 
 def _tensor_kinds() -> tuple[Any, ...]:

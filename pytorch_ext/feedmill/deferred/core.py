@@ -296,15 +296,19 @@ class DeferredCore(Operations):
             return False
         return source.render_to(self._part, address)
 
-    def encoded(self) -> tuple[Any, ...] | None:
+    def encoded(self, *, is_trial: bool) -> tuple[Any, ...] | None:
         """The image as (bytes of a file,), or as (RGB pixels, width, height) where these are made
         already, or have to be; None if there is a core with pixels, or feedmill does not decode the
-        image."""
+        image.
+
+        Args:
+            is_trial: it is used a second time for the same result.
+        """
         source = self._source
         if source is None or self._real is not None:
             return None
         if self._shows_all_of(source):
-            return source.encoded(self._part)
+            return source.encoded(self._part, is_trial)
         pixels = self.pixels()
         return None if pixels is None else (pixels, *self.size)
 

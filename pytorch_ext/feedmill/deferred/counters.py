@@ -22,6 +22,7 @@ from feedmill.system import locks
 #   by_pillow  deferred images that Pillow had to decode after all
 #   opencv     files that cv2.imread() and cv2.imdecode() got from feedmill's decoder
 #   verified   samples that deferred="verify" found equal
+#   transformed  images that went through a Compose in one native call
 NAMES = (
     "images", "ordinary", "parts", "whole", "by_pillow", "opencv", "verified",
     "transformed", "ordinary_ns", "parts_ns", "whole_ns", "opencv_ns", "transformed_ns",

@@ -159,9 +159,14 @@ class Source:
         source = (self.data,) if pixels is None else (pixels, self.width, self.height)
         return source, part.box, part.orientation, part.resize.arguments() if part.resize else None
 
-    def encoded(self, part: Part) -> tuple[Any, ...]:
+    def encoded(self, part: Part, is_trial: bool) -> tuple[Any, ...]:
         """The source of native.render() for a part that is the whole image: a file, or RGB pixels.
+
+        Args:
+            is_trial: not counted as a use of a part.
         """
+        if is_trial and self.data and self.pixels is None:
+            return (self.data,)
         source: tuple[Any, ...] = self._arguments(part)[0]
         return source
 

@@ -59,8 +59,10 @@ class Watch:
 
     def __init__(self, root: Any) -> None:
         self._attributes = getattr(root, "__dict__", None)  # of the root
-        # Keys in order, and their values. Objects have a dict of attributes.
-        self._objects: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._kind = type(root)
+        # Objects with their class, and the names and values of their attributes.
+        self._objects: list[tuple[Any, type, tuple[Any, ...], tuple[Any, ...]]] = []
+        # Keys in order, and their values.
         self._dicts: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
         # Some names of classes and modules.
         self._names: list[tuple[Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
@@ -81,10 +83,10 @@ class Watch:
         Args:
             root: the transform.
         """
-        if root.__dict__ is not self._attributes:
+        if type(root) is not self._kind or root.__dict__ is not self._attributes:
             return False
-        for held, names, values in self._objects:
-            if not _is_same(held.__dict__, names, values):
+        for held, kind, names, values in self._objects:
+            if type(held) is not kind or not _is_same(held.__dict__, names, values):
                 return False
         for held, names, values in self._dicts:
             if not _is_same(held, names, values):
@@ -144,7 +146,7 @@ class Watch:
         own = getattr(value, "__dict__", None)
         if type(own) is not dict:
             raise CantWatchError(f"it refers to a {type(value).__name__}")
-        self._objects.append((value, tuple(own), tuple(own.values())))
+        self._objects.append((value, type(value), tuple(own), tuple(own.values())))
         self._add_attributes(value, own)
 
     def _add_attributes(self, value: Any, own: dict[str, Any]) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
-import torch
 
 from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.planner.random_states import (
@@ -51,17 +47,6 @@ def drawing_from(states: States, held: Held | None = None) -> Iterator[Held]:
         finally:
             held.states = global_states()
             set_global_states(kept)
-
-
-def seeded_states(seed: int) -> States:
-    """States that a seed gives."""
-    generator = torch.Generator()
-    generator.manual_seed(seed)
-    numpy_generator = np.random.RandomState(seed % (1 << 32))
-    return (
-        generator.get_state(), random.Random(seed).getstate(),
-        numpy_generator.get_state(legacy=False),
-    )
 
 
 class ProcessGenerators(VirtualWorkers):

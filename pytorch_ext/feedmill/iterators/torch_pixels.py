@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from feedmill._ops import native
-from feedmill.iterators.global_generators import seeded_states
 from feedmill.planner.plan import KINDS
-from feedmill.planner.random_states import streams_of, with_streams
-
-# Sizes of tensors for which torch is tried: numbers below 16 are drawn one by one, others in blocks
-# of 16, of which the last one may overlap the one before it.
-_SIZES = (*range(1, 70), 255, 256, 257, 272, 1000, 4095, 3 * 61 * 67, 3 * 224 * 224)
+from feedmill.planner.random_states import seeded_states, with_streams
 
 
 class PixelDraw(tuple[int, int, int, int, int, bool, tuple[float, ...]]):
@@ -42,19 +35,3 @@ def with_pixels(
     before = handle.before_pixels(streams, width, height, view)
     last.state = with_streams(seeded_states(0), before)[0]
     return [*draws[:-1], last]
-
-
-@functools.cache
-def is_as_torch() -> bool:
-    """Whether the native code draws the normally distributed numbers of the installed torch on this
-    CPU, bit for bit."""
-    for seed, n in enumerate(_SIZES):
-        generator = torch.Generator()
-        generator.manual_seed(seed)
-        # A number is kept for the next call or is not; some words have been drawn.
-        torch.empty(seed % 9).normal_(generator=generator)
-        states = generator.get_state(), *seeded_states(0)[1:]
-        wanted = torch.empty(n).normal_(generator=generator)
-        if native.noise_torch(streams_of(states), n) != wanted.numpy().tobytes():
-            return False
-    return True

@@ -104,6 +104,17 @@ def _with_stream_of_numpy(state: Any, words: Any) -> Any:
     return {**state, "state": {"key": words[:_N_WORDS].copy(), "pos": int(words[_N_WORDS])}}
 
 
+def seeded_states(seed: int) -> States:
+    """States that a seed gives."""
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    numpy_generator = np.random.RandomState(seed % (1 << 32))
+    return (
+        generator.get_state(), random.Random(seed).getstate(),
+        numpy_generator.get_state(legacy=False),
+    )
+
+
 # ---- this process's generators -------------------------------------------------------------------
 
 

@@ -191,6 +191,9 @@ def _deferred_rows(stats: Stats) -> list[tuple[str, str]]:
                          f"{one.parts_ns / 1e9:.2f} s, {one.whole:,} decoded as a whole in "
                          f"{one.whole_ns / 1e9:.2f} s; {one.ordinary:,} ordinary images in "
                          f"{one.ordinary_ns / 1e9:.2f} s"))
+    if one.transformed:
+        rows.append(("", f"{one.transformed:,} times a Compose ran in one native call, in "
+                         f"{one.transformed_ns / 1e9:.2f} s"))
     if one.by_pillow:
         rows.append(("", f"{one.by_pillow:,} deferred images were decoded by Pillow after all"))
     if one.endings:

@@ -221,7 +221,9 @@ class DeferredStats(StatsPart):
         by_pillow: deferred images that Pillow had to decode after all.
         opencv: files that cv2.imread() and cv2.imdecode() got from feedmill's decoder.
         verified: samples that deferred="verify" found equal.
-        ordinary_ns, parts_ns, whole_ns, opencv_ns: the time for those.
+        transformed: deferred images that went through a torchvision Compose in one native call.
+            Such a call is not counted among the parts.
+        ordinary_ns, parts_ns, whole_ns, opencv_ns, transformed_ns: the time for those.
         endings: what turned deferred images into ordinary ones, and how often: names of Pillow's
             methods, such as "filter 120, convert 3". Operations before the crop cost most.
     """
@@ -233,10 +235,12 @@ class DeferredStats(StatsPart):
     by_pillow: int = 0
     opencv: int = 0
     verified: int = 0
+    transformed: int = 0
     ordinary_ns: int = 0
     parts_ns: int = 0
     whole_ns: int = 0
     opencv_ns: int = 0
+    transformed_ns: int = 0
     endings: str = ""
 
 
@@ -481,10 +485,12 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "deferred_by_pillow": ("deferred", "by_pillow"),
     "deferred_opencv": ("deferred", "opencv"),
     "deferred_verified": ("deferred", "verified"),
+    "deferred_transformed": ("deferred", "transformed"),
     "deferred_ordinary_ns": ("deferred", "ordinary_ns"),
     "deferred_parts_ns": ("deferred", "parts_ns"),
     "deferred_whole_ns": ("deferred", "whole_ns"),
     "deferred_opencv_ns": ("deferred", "opencv_ns"),
+    "deferred_transformed_ns": ("deferred", "transformed_ns"),
     "host_wait_ns": ("waits", "host_wait_ns"),
     "data_wait_ns": ("waits", "data_wait_ns"),
     "wait_storage_ns": ("waits", "storage_ns"),

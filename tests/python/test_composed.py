@@ -1,0 +1,551 @@
+"""torchvision's Compose by one native call on deferred images: results, random numbers and errors
+are torchvision's, and changes of a Compose are noticed."""
+
+import copy
+import gc
+import random
+import threading
+import weakref
+
+import feedmill
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill.deferred import composed, counters, patches
+from feedmill.deferred.watching import CantWatchError, Watch
+from PIL import Image, ImageFilter, ImageOps
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset
+from torchvision import transforms as v1
+from torchvision.transforms import functional, v2
+
+pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LARGEST = 0.7  # a global variable of the functions below
+N_FILES = 20
+N_COMPARED = composed._N_COMPARED
+N_NATIVE = N_FILES - N_COMPARED
+
+
+class Blur:
+    """As SimCLR's scripts have it."""
+
+    def __init__(self, low, high):
+        self.low, self.high = low, high
+
+    def __call__(self, image):
+        radius = random.uniform(self.low, self.high)
+        return image.filter(ImageFilter.GaussianBlur(radius))
+
+
+def solarized_sometimes(image):
+    return ImageOps.solarize(image) if np.random.rand() < LARGEST else image
+
+
+def drawn_in_vain(image):
+    random.random()
+    return image
+
+
+def divided(image):
+    return image.filter(ImageFilter.GaussianBlur((random.random() + 0.25) / 3))
+
+
+NATIVE = {
+    "training": lambda: v1.Compose([
+        v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD),
+    ]),
+    "evaluation": lambda: v1.Compose([v1.Resize(30), v1.CenterCrop(24), v1.ToTensor()]),
+    "jitter": lambda: v1.Compose([
+        v1.RandomCrop(24, 4), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomGrayscale(0.2),
+        v1.ToTensor(),
+    ]),
+    "bytes": lambda: v1.Compose([v1.Resize((20, 24)), v1.PILToTensor()]),
+    "pixels in order": lambda: v1.Compose([
+        v1.Resize((20, 24)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float32),
+        v1.Normalize(MEAN, STD),
+    ]),
+    "half": lambda: v1.Compose([
+        v1.Resize((20, 24)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float16),
+    ]),
+    "grey": lambda: v1.Compose([v1.Resize((20, 24)), v1.Grayscale(), v1.ToTensor()]),
+    "erasing": lambda: v1.Compose([
+        v1.RandomResizedCrop(24), v1.ToTensor(), v1.RandomErasing(0.5),
+    ]),
+    "randaugment": lambda: v1.Compose([
+        v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor(),
+    ]),
+    "python's generator": lambda: v1.Compose([
+        v1.RandomResizedCrop(24), v1.RandomApply([Blur(0.1, 2.0)], 0.5), v1.ToTensor(),
+    ]),
+    "NumPy's generator": lambda: v1.Compose([
+        v1.RandomResizedCrop(24), solarized_sometimes, v1.ToTensor(),
+    ]),
+    "an order": lambda: v1.Compose([
+        v1.Resize((20, 24)), v1.RandomOrder([v1.RandomHorizontalFlip(), v1.ColorJitter(0.3)]),
+        v1.ToTensor(),
+    ]),
+    "a lambda": lambda: v1.Compose([
+        v1.Lambda(lambda image: image.convert("RGB")), v1.Resize((9, 9)), v1.ToTensor(),
+    ]),
+    "within another": lambda: v1.Compose([
+        v1.Compose([v1.Resize(30), v1.RandomCrop(24)]), v1.ToTensor(),
+    ]),
+    "v2": lambda: v2.Compose([
+        v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD),
+    ]),
+    "v2, plain": lambda: v2.Compose([
+        v2.RandomResizedCrop(24), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True),
+        v2.ToPureTensor(),
+    ]),
+}
+LEFT = {
+    "of any size": lambda: v1.Compose([v1.Resize(30), v1.ToTensor()]),
+    "images": lambda: v1.Compose([v1.RandomResizedCrop(24)]),
+    "several": lambda: v1.Compose([
+        v1.FiveCrop(20), v1.Lambda(lambda crops: torch.stack([v1.ToTensor()(one) for one in crops]))
+    ]),
+    "drawn in vain": lambda: v1.Compose([drawn_in_vain, v1.Resize((9, 9)), v1.ToTensor()]),
+    "other numbers": lambda: v1.Compose([v1.Resize((9, 9)), divided, v1.ToTensor()]),
+    "unknown": lambda: v1.Compose([
+        v1.Resize((9, 9)), v1.Lambda(lambda image: image.filter(ImageFilter.FIND_EDGES)),
+        v1.ToTensor(),
+    ]),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    root = tmp_path_factory.mktemp("composed")
+    return [helpers.save_jpeg(root / f"{i}.jpg", 40 + 3 * i, 90 - 2 * i) for i in range(N_FILES)]
+
+
+def seed():
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)
+
+
+def described(result):
+    """All that can be seen of a result."""
+    if not isinstance(result, torch.Tensor):
+        return type(result), getattr(result, "size", None), result.tobytes()
+    plain = result.as_subclass(torch.Tensor)
+    bits = plain.contiguous().view(torch.uint8).numpy().tobytes()
+    return type(result), result.dtype, result.shape, result.stride(), result.requires_grad, bits
+
+
+def states():
+    of_numpy = np.random.get_state(legacy=False)
+    words, place = of_numpy["state"]["key"].tobytes(), of_numpy["state"]["pos"]
+    return bytes(torch.get_rng_state().tolist()), random.getstate(), words, place
+
+
+def run(work, paths):
+    """What work() makes of images, or the error; and the generators' states behind each."""
+    seed()
+    found = []
+    for path in paths:
+        try:
+            made = described(work(Image.open(path).convert("RGB")))
+        except Exception as error:
+            made = type(error), str(error)
+        found.append((made, states()))
+    return found
+
+
+def run_deferred(work, paths):
+    """As run(), with deferred images, and how many were transformed natively, without those that
+    went both ways."""
+    account = counters.Counters()
+    with counters.counted_in(account), feedmill.deferred_images():
+        found = run(work, paths)
+    return found, account["transformed"]
+
+
+# ---- the same results ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_results_and_random_numbers_are_torchvisions(files, name):
+    transform = NATIVE[name]()
+    wanted = run(transform, files)
+    found, n = run_deferred(transform, files)
+    assert found == wanted
+    assert n >= N_NATIVE - 1  # the first call may find that other generators are drawn from
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_others_are_left_to_torchvision(files, name):
+    transform = LEFT[name]()
+    assert run_deferred(transform, files) == (run(transform, files), 0)
+
+
+def test_strides_that_differ_between_images(files):
+    """torch's resize of tensors may give other strides for another part of an image."""
+    transform = v2.Compose([
+        v2.ToImage(), v2.RandomResizedCrop(24, antialias=True),
+        v2.ToDtype(torch.float32, scale=True),
+    ])
+    assert run_deferred(transform, files * 3)[0] == run(transform, files * 3)
+
+
+def test_views_share_an_image(files):
+    one, other = NATIVE["training"](), NATIVE["python's generator"]()
+
+    def views(image):
+        return torch.cat([one(image), other(image), one(image), v1.ToTensor()(image)[:, :24, :24]])
+
+    found, n = run_deferred(views, files)
+    assert found == run(views, files) and n >= 2 * N_NATIVE
+
+
+def test_parts_and_resized_images(files):
+    transform = NATIVE["training"]()
+
+    def part(image):
+        return transform(image.crop((3, 2, 33, 42)))
+
+    def small(image):
+        return transform(image.resize((50, 60)))
+
+    def turned(image):
+        return transform(image.transpose(Image.Transpose.ROTATE_90).crop((5, 5, 30, 39)))
+
+    for work in (part, small, turned):
+        found, n = run_deferred(work, files)
+        assert found == run(work, files) and n >= N_NATIVE
+
+
+def test_the_image_stays_as_it_is(files):
+    transform = NATIVE["training"]()
+
+    def both(image):
+        transform(image)
+        return image
+
+    assert run_deferred(both, files) == (run(both, files), N_NATIVE)
+
+
+@pytest.mark.parametrize("converts", [False, True])
+def test_images_of_all_kinds(tmp_path, files, converts):
+    color = Image.open(files[0])
+    paths = []
+    for i, mode in enumerate(("L", "CMYK", "RGB", "L", "RGB") * 4):
+        paths.append(tmp_path / f"{i}.jpg")
+        color.convert(mode).save(paths[-1])
+    color.save(tmp_path / "a.png")
+    color.convert("P").save(tmp_path / "b.png")
+    damaged = bytearray(files[1].read_bytes())
+    damaged[len(damaged) // 2 : len(damaged) * 3 // 4] = b"\xff" * 99
+    (tmp_path / "damaged.jpg").write_bytes(damaged)
+    (tmp_path / "cut.jpg").write_bytes(files[2].read_bytes()[:-300])
+    paths += [tmp_path / name for name in ("a.png", "b.png", "damaged.jpg", "cut.jpg")] + files
+    transform = NATIVE["training"]()
+
+    def opened(path):
+        seed()
+        with Image.open(path) as image:
+            return transform(image.convert("RGB") if converts else image)
+
+    def all_of():
+        found = []
+        for path in paths:
+            try:
+                found.append((described(opened(path)), states()))
+            except Exception as error:
+                found.append((type(error), str(error)))
+        return found
+
+    wanted = all_of()
+    account = counters.Counters()
+    with counters.counted_in(account), feedmill.deferred_images():
+        assert all_of() == wanted
+    assert account["transformed"] >= N_NATIVE + 8
+
+
+def test_other_calls_go_to_torchvision(files):
+    v2_crop, crop = NATIVE["v2"](), NATIVE["training"]()
+    tensor = functional.pil_to_tensor(Image.open(files[0]).convert("RGB"))
+    to_half = v1.Compose([v1.ConvertImageDtype(torch.float16)])
+    calls = [
+        lambda image: v2_crop(image, 5)[0],
+        lambda image: v2_crop({"image": image, "label": 3})["image"],
+        lambda image: crop(img=image),
+        lambda image: to_half(tensor),
+        lambda image: crop(),
+        lambda image: crop(image, image),
+        lambda image: crop("no image"),
+    ]
+    for call in calls:
+        assert run_deferred(call, files) == (run(call, files), 0)
+
+
+# ---- what changes --------------------------------------------------------------------------------
+
+
+class Doubled(v1.Normalize):
+    def forward(self, tensor):
+        return super().forward(tensor) * 2
+
+
+def larger(transform):
+    transform.transforms[0].size = (12, 16)
+
+
+def replaced(transform):
+    transform.transforms[2] = v1.PILToTensor()
+
+
+def longer(transform):
+    transform.transforms.append(v1.Normalize((0.1, 0.1, 0.1), (0.5, 0.5, 0.5)))
+
+
+def in_place(transform):
+    transform.transforms[-1].mean[0] = 0.25
+
+
+def in_a_tensor(transform):
+    transform.transforms[-1].std.mul_(2)
+
+
+def by_a_hook(transform):
+    transform.transforms[-1].register_forward_hook(lambda module, args, result: result + 1)
+
+
+def another_method(transform):
+    transform.transforms[-1].forward = lambda tensor: tensor - 1
+
+
+def another_dict(transform):
+    transform.__dict__ = {"transforms": [v1.ToTensor()]}
+
+
+def another_class(transform):
+    transform.transforms[-1].__class__ = Doubled
+
+
+@pytest.mark.parametrize("change", [
+    larger, replaced, longer, in_place, in_a_tensor, by_a_hook, another_method, another_dict,
+    another_class,
+])
+def test_changes_of_a_transform_are_noticed(files, change):
+    def transform():
+        return v1.Compose([
+            v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(),
+            v1.Normalize(list(MEAN), torch.tensor(STD)),
+        ])
+
+    def changing(compose):
+        calls = []
+
+        def call(image):
+            if len(calls) == 10:
+                change(compose)
+            calls.append(1)
+            return compose(image)
+
+        return call
+
+    found, n = run_deferred(changing(transform()), files)
+    assert found == run(changing(transform()), files) and n >= 10 - N_COMPARED
+
+
+def test_changes_of_functions_and_classes_are_noticed(files, monkeypatch):
+    transform = NATIVE["NumPy's generator"]()
+    blurring = NATIVE["python's generator"]()
+    flip = NATIVE["training"]()
+    forward = v1.RandomHorizontalFlip.forward
+
+    def changed(*places):
+        with monkeypatch.context() as patch:
+            patch.setattr(*places)
+            for work in (transform, blurring, flip):
+                found, _ = run_deferred_again(work, files)
+                assert found == run(work, files)
+
+    def run_deferred_again(work, paths):
+        """Within one block, in which nothing is read again without a reason."""
+        account = counters.Counters()
+        with counters.counted_in(account), patches.deferring():
+            found = run(work, paths)
+        return found, account["transformed"]
+
+    for work in (transform, blurring, flip):
+        assert run_deferred_again(work, files)[1] >= N_NATIVE - 1
+    module = __import__(__name__)
+    changed(module, "LARGEST", 0.1)
+    changed(module, "ImageOps", ImageFilter)  # has no solarize()
+    changed(Blur, "__call__", lambda self, image: image)
+    changed(v1.RandomHorizontalFlip, "forward", lambda self, image: image)
+    assert v1.RandomHorizontalFlip.forward is forward
+    for work in (transform, blurring, flip):
+        assert run_deferred_again(work, files)[1] >= N_NATIVE - 1
+
+
+class Seen(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_what_sees_torchs_functions_sees_them(files):
+    transform = NATIVE["training"]()
+    run_deferred(transform, files)
+    with Seen():
+        assert run_deferred(transform, files)[1] == 0
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, args, result: None)
+    try:
+        assert run_deferred(transform, files)[1] == 0
+    finally:
+        hook.remove()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run_deferred(transform, files) == (run(transform, files), 0)
+    finally:
+        torch.set_default_dtype(before)
+    assert run_deferred(transform, files)[1] == N_NATIVE
+
+
+def test_a_watch_notices_and_refuses():
+    transform = NATIVE["python's generator"]()
+    watch = Watch(transform)
+    assert watch.is_unchanged(transform)
+    transform.transforms[1].transforms[0].low = 0.3
+    assert not watch.is_unchanged(transform)
+    for held in (np.zeros(3), object(), {1, 2}, iter([])):
+        transform = v1.Compose([v1.ToTensor()])
+        transform.transforms[0].held = held
+        with pytest.raises(CantWatchError):
+            Watch(transform)
+
+
+def test_transforms_are_not_kept(files):
+    transform = NATIVE["training"]()
+    run_deferred(transform, files)
+    gone = weakref.ref(transform)
+    del transform
+    gc.collect()
+    assert gone() is None
+    assert all(one is not None for one in composed._known)
+
+
+def test_copies_are_their_own(files):
+    transform = NATIVE["training"]()
+    run_deferred(transform, files)
+    other = copy.deepcopy(transform)
+    other.transforms[0].size = (10, 10)
+    assert run_deferred(other, files) == (run(other, files), N_NATIVE)
+    assert run_deferred(transform, files) == (run(transform, files), N_NATIVE)
+
+
+@pytest.mark.skipif(not hasattr(np.random, "set_bit_generator"), reason="NumPy before 1.24")
+def test_another_generator_of_numpy(files):
+    """NumPy's functions may draw from another bit generator from some image on."""
+    transform = NATIVE["NumPy's generator"]()
+    bit_generator = np.random.get_bit_generator()
+
+    def all_of():
+        seed()
+        found = []
+        try:
+            for i, path in enumerate(files):
+                if i == 12:
+                    np.random.set_bit_generator(np.random.PCG64(3))
+                found.append(described(transform(Image.open(path).convert("RGB"))))
+        finally:
+            np.random.set_bit_generator(bit_generator)
+        return found
+
+    wanted = all_of()
+    with feedmill.deferred_images():
+        assert all_of() == wanted
+
+
+def test_threads(files):
+    """Threads that share a Compose share torch's generator, and nothing else."""
+    transform = v1.Compose([v1.Resize((40, 40)), v1.CenterCrop(32), v1.ToTensor()])
+    wanted = [made for made, _ in run(transform, files)]
+    found = {}
+
+    def work(number):
+        with feedmill.deferred_images():
+            found[number] = [
+                described(transform(Image.open(path).convert("RGB"))) for path in files * 5
+            ]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[number] == wanted * 5 for number in range(4))
+
+
+# ---- datasets ------------------------------------------------------------------------------------
+
+
+class Pairs(Dataset):
+    """Two files for each sample: feedmill does not read it natively."""
+
+    def __init__(self, paths, transform):
+        self.paths, self.transform = [str(one) for one in paths], transform
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        other = random.randint(0, len(self.paths) - 1)
+        one = self.transform(Image.open(self.paths[index]).convert("RGB"))
+        return {"A": one, "B": self.transform(Image.open(self.paths[other]).convert("RGB"))}
+
+
+class Stream(IterableDataset):
+    """A shuffle buffer, as stream readers have one."""
+
+    def __init__(self, paths, transform):
+        self.pairs = Pairs(paths, transform)
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        held = []
+        for index in range(first, len(self.pairs), step):
+            held.append(index)
+            if len(held) > 4:
+                yield self.pairs[held.pop(random.randrange(len(held)))]["A"]
+        yield from (self.pairs[index]["A"] for index in held)
+
+
+@pytest.mark.parametrize("name", ["training", "python's generator", "v2"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", [Pairs, Stream])
+def test_datasets_that_are_not_native(files, name, num_workers, kind):
+    def batches(make, **options):
+        seed()
+        dataset = kind(files * 5, NATIVE[name]())
+        loader = make(dataset, batch_size=6, num_workers=num_workers, **options)
+        return loader, [list(loader) for _ in range(2)]
+
+    def described_all(epochs):
+        return [
+            [{key: described(one) for key, one in batch.items()} if kind is Pairs
+             else described(batch) for batch in epoch]
+            for epoch in epochs
+        ]
+
+    _, wanted = batches(TorchDataLoader)
+    loader, found = batches(feedmill.DataLoader)
+    assert loader.explain().startswith("torch's own path")
+    # Collated batches are contiguous, whatever strides their samples have.
+    assert described_all(found) == described_all(wanted)
+    stats = loader.stats().deferred
+    assert stats.transformed > 100 and stats.transformed_ns > 0
+    assert "in one native call" in loader.report()
+    if kind is Pairs:
+        _, verified = batches(feedmill.DataLoader, deferred="verify")
+        assert described_all(verified) == described_all(wanted)
