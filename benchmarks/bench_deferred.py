@@ -29,6 +29,7 @@ import argparse
 import functools
 import io
 import json
+import random
 import resource
 import statistics
 import sys
@@ -54,20 +55,25 @@ _BATCH = 64
 
 
 class _Blur:
-    """Pillow's GaussianBlur with a random radius, as in SimCLR, MoCo and DINO."""
+    """Pillow's GaussianBlur with a random radius, as DINO's script has it."""
 
     def __init__(self, p: float) -> None:
         self.p = p
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        if float(torch.rand(1)) > self.p:
+        do_it = random.random() <= self.p
+        if not do_it:
             return image
-        return image.filter(ImageFilter.GaussianBlur(0.1 + 1.9 * float(torch.rand(1))))
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
 
 
 class _Solarize:
+    """As DINO's script has it."""
+
     def __call__(self, image: Image.Image) -> Image.Image:
-        return ImageOps.solarize(image) if float(torch.rand(1)) < 0.2 else image
+        if random.random() < 0.2:
+            return ImageOps.solarize(image)
+        return image
 
 
 def _colors(strength: float) -> list[Any]:
@@ -143,6 +149,11 @@ def _sample(path: Path, transform: Callable[[Image.Image], Any]) -> Any:
         return transform(Image.open(file).convert("RGB"))
 
 
+def _seed() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+
+
 def _cpu_s() -> float:
     """CPU time of this process and of children that have ended."""
     used = [resource.getrusage(one) for one in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -154,7 +165,7 @@ def _run_loader(
 ) -> tuple[float, float]:
     """CPU time and wall time in seconds of an epoch."""
     kind = feedmill.DataLoader if deferred else torch.utils.data.DataLoader
-    torch.manual_seed(1)
+    _seed()
     loader = kind(Photos(paths, transform), batch_size=_BATCH, num_workers=n_workers)
     cpu_s, wall_s = _cpu_s(), time.monotonic()
     iterator = iter(loader)
@@ -170,7 +181,7 @@ def _check_loader(
 ) -> None:
     epochs = []
     for kind in (torch.utils.data.DataLoader, feedmill.DataLoader):
-        torch.manual_seed(1)
+        _seed()
         loader = kind(Photos(paths, transform), batch_size=_BATCH, num_workers=n_workers)
         epochs.append(list(loader))
     for wanted, got in zip(*epochs, strict=True):
@@ -183,7 +194,7 @@ def _run(
     paths: list[Path], transform: Callable[[Image.Image], Any], deferred: bool
 ) -> tuple[float, float]:
     """CPU time and wall time in seconds."""
-    torch.manual_seed(1)
+    _seed()
     cpu_s, wall_s = time.process_time(), time.monotonic()
     with feedmill.deferred_images() if deferred else nullcontext():
         for path in paths:
@@ -194,7 +205,7 @@ def _run(
 def _check(paths: list[Path], transform: Callable[[Image.Image], Any]) -> None:
     results = []
     for deferred in (False, True):
-        torch.manual_seed(1)
+        _seed()
         with feedmill.deferred_images() if deferred else nullcontext():
             results.append([_sample(path, transform) for path in paths])
     for path, wanted, got in zip(paths, *results, strict=True):

@@ -131,10 +131,12 @@ class _Known:
             self._generators = _TorchsGenerator
 
     def is_current(self, compose: Any) -> bool:
-        """Whether it is still so."""
+        """Whether it is still so. One that is left to torchvision is not looked at again."""
         if self._generation != _generation or self._n_threads != torch.get_num_threads():
             return False
-        return self._watch is None or self._watch.is_unchanged(compose)
+        if self._plan is None or self._watch is None:
+            return True
+        return self._watch.is_unchanged(compose)
 
     def is_possible(self) -> bool:
         """Whether images may be transformed natively now."""
