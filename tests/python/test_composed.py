@@ -3,6 +3,7 @@ are torchvision's, and changes of a Compose are noticed."""
 
 import copy
 import gc
+import os
 import random
 import threading
 import weakref
@@ -11,6 +12,7 @@ import feedmill
 import helpers
 import numpy as np
 import pytest
+import rng_scripts
 import torch
 from feedmill.deferred import composed, counters, patches
 from feedmill.deferred.watching import CantWatchError, Watch
@@ -25,6 +27,9 @@ pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not(
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LARGEST = 0.7  # a global variable of the functions below
+# FEEDMILL_COMPOSES sets how many random Composes are run, FEEDMILL_RNG_SEED the first one.
+N_RANDOM = int(os.environ.get("FEEDMILL_COMPOSES", "40"))
+FIRST = int(os.environ.get("FEEDMILL_RNG_SEED", "0"))
 N_FILES = 20
 N_COMPARED = composed._N_COMPARED
 N_NATIVE = N_FILES - N_COMPARED
@@ -185,13 +190,16 @@ def test_others_are_left_to_torchvision(files, name):
     assert run_deferred(transform, files) == (run(transform, files), 0)
 
 
-def test_strides_that_differ_between_images(files):
-    """torch's resize of tensors may give other strides for another part of an image."""
-    transform = v2.Compose([
-        v2.ToImage(), v2.RandomResizedCrop(24, antialias=True),
-        v2.ToDtype(torch.float32, scale=True),
-    ])
-    assert run_deferred(transform, files * 3)[0] == run(transform, files * 3)
+@pytest.mark.parametrize("steps", [
+    lambda: [v2.ToImage(), v2.RandomResizedCrop(24, antialias=True)],
+    lambda: [v1.Resize((30, 30)), v1.ToTensor(), v1.RandomCrop(30, pad_if_needed=True)],
+    lambda: [v1.Resize((30, 30)), v1.PILToTensor(), v2.RandomEqualize(0.1)],
+    lambda: [v1.Resize((30, 30)), v1.PILToTensor(), v1.RandomHorizontalFlip(0.1)],
+])
+def test_strides_that_depend_on_what_is_drawn(files, steps):
+    """The first images may all have the same strides."""
+    transform = v2.Compose([*steps(), v1.ConvertImageDtype(torch.float32)])
+    assert run_deferred(transform, files * 3) == (run(transform, files * 3), 0)
 
 
 def test_views_share_an_image(files):
@@ -283,6 +291,20 @@ def test_other_calls_go_to_torchvision(files):
     ]
     for call in calls:
         assert run_deferred(call, files) == (run(call, files), 0)
+
+
+def test_random_composes(files):
+    n_native = 0
+    for number in range(FIRST, FIRST + N_RANDOM):
+        transform = rng_scripts.script(number).make_transform()
+        found, n = run_deferred(transform, files)
+        again, n_again = run_deferred(transform, files[:3])
+        wanted, wanted_again = run(transform, files), run(transform, files[:3])
+        assert (found, again) == (wanted, wanted_again), f"script {number}: {transform}"
+        n_native += n > 0
+    print(f"{n_native} of {N_RANDOM} ran natively")
+    if N_RANDOM >= 20:  # fewer say nothing about the share
+        assert 3 * n_native >= N_RANDOM
 
 
 # ---- what changes --------------------------------------------------------------------------------
@@ -384,7 +406,7 @@ def test_changes_of_functions_and_classes_are_noticed(files, monkeypatch):
     changed(v1.RandomHorizontalFlip, "forward", lambda self, image: image)
     assert v1.RandomHorizontalFlip.forward is forward
     for work in (transform, blurring, flip):
-        assert run_deferred_again(work, files)[1] >= N_NATIVE - 1
+        assert run_deferred(work, files)[1] >= N_NATIVE - 1
 
 
 class Seen(TorchFunctionMode):

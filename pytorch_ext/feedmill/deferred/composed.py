@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ from feedmill.deferred.tensors import PLAIN_IMAGES
 from feedmill.deferred.watching import CantWatchError, Watch
 from feedmill.planner.equal_tensor_colors import why_uneven
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
+from feedmill.planner.known import TO_TENSOR
 from feedmill.planner.plan import TENSOR, Plan
 from feedmill.planner.random_states import (
     are_same_states,
@@ -37,6 +38,7 @@ from feedmill.planner.random_states import (
     streams_of,
     with_streams,
 )
+from feedmill.planner.steps import Step
 from feedmill.planner.torchs_draws import draws_in_vain, reasons_against_steps
 from feedmill.planner.transforms import read_transform
 from feedmill.planner.untouched import is_original
@@ -45,6 +47,12 @@ _SLOT = "_im" if "im" in vars(Image.Image) else "im"
 _TORCH_STATE_BYTES = 5056
 # The first images of a Compose go both ways, and must come out alike.
 _N_COMPARED = 6
+# What may follow the conversion to a tensor: of what others give, such as a RandomCrop, the strides
+# depend on what is drawn or on the image.
+_KEEP_STRIDES = {
+    "Normalize", "ConvertImageDtype", "ToDtype", "ToPureTensor", "RandomErasing", "Lighting",
+    "TensorCall",
+}
 
 # Modules in which Compose was looked for.
 _looked_at: set[str] = set()
@@ -323,11 +331,18 @@ def _plan_of(compose: Any, n_threads: int) -> Plan | None:
         plan = read.plan
         if plan is None or read.reasons or plan.more_views or plan.gives != TENSOR:
             return None
-        if why_uneven(plan.ops, n_threads):
+        if why_uneven(plan.ops, n_threads) or not _have_known_strides(read.steps):
             return None
     if plan.is_random:
         return None if reasons_against_steps(plan, read.steps) else plan
     return None if draws_in_vain(read.steps) else plan
+
+
+def _have_known_strides(steps: Sequence[Step]) -> bool:
+    """Whether all results of these steps have the same strides."""
+    names = [type(step.transform).__name__ for step in steps]
+    first = next((i for i, name in enumerate(names) if name in TO_TENSOR), None)
+    return first is not None and set(names[first + 1 :]) <= _KEEP_STRIDES
 
 
 def _deferred_core(image: Any, defer: Callable[[Any], None]) -> DeferredCore | None:
