@@ -39,11 +39,15 @@ fm_streams streams_of(const TorchState &state) {
     return streams;
 }
 
+bool has_drawn(const fm_mt19937 &generator, const fm_mt19937 &before) {
+    return generator.next != before.next ||
+           std::memcmp(generator.words, before.words, sizeof(before.words)) != 0;
+}
+
 // Sets a state to what its generator is behind a sample; `before` is what streams_of() returned.
 // Nothing is changed if nothing was drawn.
 void go_on(TorchState *state, const fm_streams &streams, const fm_streams &before) {
-    if (streams.torch.next != before.torch.next ||
-        std::memcmp(streams.torch.words, before.torch.words, sizeof(before.torch.words)) != 0) {
+    if (has_drawn(streams.torch, before.torch)) {
         for (size_t i = 0; i < FM_MT19937_N; i++) state->words[i] = streams.torch.words[i];
         state->next = streams.torch.next;
         state->left = int32_t(FM_MT19937_N + 1 - streams.torch.next);
@@ -52,10 +56,37 @@ void go_on(TorchState *state, const fm_streams &streams, const fm_streams &befor
     state->has_normal = streams.has_torch_normal;
 }
 
-// Whether a sample drew from other generators than torch's.
-bool drew_elsewhere(const fm_streams &streams, const fm_streams &before) {
-    return streams.has_python_normal || streams.python.next != before.python.next ||
-           streams.numpy.next != before.numpy.next;
+// Reads a random.getstate(): (version, (624 words and the place of the next one), number that
+// random.gauss() keeps or None).
+bool read_python_state(PyObject *state, fm_streams *streams) {
+    PyObject *words, *normal;
+    int version;
+    if (!PyArg_ParseTuple(state, "iO!O", &version, &PyTuple_Type, &words, &normal)) return false;
+    if (PyTuple_Size(words) != FM_MT19937_N + 1) {
+        PyErr_SetString(PyExc_ValueError, "not a state of Python's generator");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i <= FM_MT19937_N; i++) {
+        const unsigned long word = PyLong_AsUnsignedLong(PyTuple_GetItem(words, i));
+        if (PyErr_Occurred()) return false;
+        (i < FM_MT19937_N ? streams->python.words[i] : streams->python.next) = uint32_t(word);
+    }
+    if (normal == Py_None) return true;
+    streams->has_python_normal = 1;
+    streams->python_normal = PyFloat_AsDouble(normal);
+    return !PyErr_Occurred();
+}
+
+// The random.getstate() of the generator in `streams`, of the version that `state` has.
+PyObject *python_state_of(const fm_streams &streams, PyObject *state) {
+    const Ref words = make_tuple(FM_MT19937_N + 1, [&streams](size_t i) {
+        return Ref(PyLong_FromUnsignedLong(i < FM_MT19937_N ? streams.python.words[i]
+                                                            : streams.python.next));
+    });
+    const Ref normal = streams.has_python_normal ? Ref(PyFloat_FromDouble(streams.python_normal))
+                                                 : Ref::borrow(Py_None);
+    if (!words || !normal) return nullptr;
+    return PyTuple_Pack(3, PyTuple_GetItem(state, 0), words.get(), normal.get());
 }
 
 // __new__ opens the transformer: there is never an object without one.
@@ -138,31 +169,38 @@ PyObject *run_with_streams(Transformer *self, const fm_source_image &image, PyOb
     return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams), sizeof(streams));
 }
 
-// Draws from torch's generator alone, whose state is at an address; 0: from none.
-PyObject *run_with_torch(Transformer *self, const fm_source_image &image, PyObject *state_address,
-                         unsigned long long address) {
+// Draws from torch's generator, whose state is at an address (0: from none), and from Python's if
+// its state is given.
+PyObject *run_with_states(Transformer *self, const fm_source_image &image, PyObject *state_address,
+                          PyObject *python_state, unsigned long long address) {
     const unsigned long long at = PyLong_AsUnsignedLongLong(state_address);
     if (PyErr_Occurred()) return nullptr;
     auto *const state = reinterpret_cast<TorchState *>(uintptr_t(at));
-    const fm_streams before = state ? streams_of(*state) : streams_of(TorchState{});
+    fm_streams before = state ? streams_of(*state) : streams_of(TorchState{});
+    if (python_state && !read_python_state(python_state, &before)) return nullptr;
     fm_streams streams = before;
     Ref result(run(self, image, &streams, address));
     if (!result || result.get() != Py_None) return result.release();
-    if (drew_elsewhere(streams, before)) Py_RETURN_FALSE;
-    if (state) go_on(state, streams, before);
+    const bool drew_from_python = streams.has_python_normal != before.has_python_normal ||
+                                  has_drawn(streams.python, before.python);
+    if ((drew_from_python && !python_state) || has_drawn(streams.numpy, before.numpy))
+        Py_RETURN_FALSE;
+    if (python_state) result = Ref(python_state_of(streams, python_state));
+    if (result && state) go_on(state, streams, before);
     return result.release();
 }
 
 PyObject *transformer_run(PyObject *object, PyObject *args) {
-    PyObject *source, *state;
+    PyObject *source, *state, *python_state = nullptr;
     unsigned long long address;
     fm_source_image image{};
-    if (!PyArg_ParseTuple(args, "O!KO", &PyTuple_Type, &source, &address, &state) ||
+    if (!PyArg_ParseTuple(args, "O!KO|O!", &PyTuple_Type, &source, &address, &state, &PyTuple_Type,
+                          &python_state) ||
         !image_from_tuple(source, &image))
         return nullptr;
     Transformer *const self = as_transformer(object);
     return PyBytes_CheckExact(state) ? run_with_streams(self, image, state, address)
-                                     : run_with_torch(self, image, state, address);
+                                     : run_with_states(self, image, state, python_state, address);
 }
 
 PyObject *transformer_shape(PyObject *object, void *) {

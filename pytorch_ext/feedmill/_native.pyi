@@ -335,6 +335,7 @@ class Transformer:
         source: tuple[bytes] | tuple[bytes, int, int],  # a file; or RGB pixels, width and height
         address: int,  # of writable memory for the result
         state: int,  # address of a torch.get_rng_state(), or 0 if the transform draws nothing
+        /,
     ) -> str | Literal[False] | None:
         """Transforms an image: None; a text: why it is not supported natively; False: the transform
         draws from other generators than torch's, and the result is not the wanted one. The state is
@@ -343,7 +344,19 @@ class Transformer:
 
     @overload
     def run(
-        self, source: tuple[bytes] | tuple[bytes, int, int], address: int, state: bytes
+        self,
+        source: tuple[bytes] | tuple[bytes, int, int],
+        address: int,
+        state: int,
+        python_state: tuple[Any, ...],  # a random.getstate()
+        /,
+    ) -> str | Literal[False] | tuple[Any, ...]:
+        """The same, for a transform that draws from Python's generator, too: the state that this
+        has behind the image; a text; or False: it draws from NumPy's."""
+
+    @overload
+    def run(
+        self, source: tuple[bytes] | tuple[bytes, int, int], address: int, state: bytes, /
     ) -> bytes | str:
         """The same, for a transform that draws from any generator: `state` is an fm_streams, and
         the result the one behind the image, or a text."""

@@ -63,6 +63,11 @@ def draws_in_vain(steps: Iterable[Step]) -> bool:
     return not all(map(is_known, steps))
 
 
+def draws_from_numpy(plan: Plan) -> bool:
+    """Whether a plan may draw from NumPy's generator."""
+    return any(_draws_from_numpy(op, OP_NAMES[op.kind]) for view in plan.views for op in view.ops)
+
+
 def _why_not_op(op: Op) -> str:
     name = OP_NAMES[op.kind]
     if name == "timm's RandAugment" and not op.values[N_LISTED]:
