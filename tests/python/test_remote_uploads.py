@@ -14,6 +14,7 @@ import pytest
 import torch
 from feedmill.cli import cli
 from feedmill.packing.targets import target_of
+from feedmill.remote import by_fsspec
 from helpers import compose
 from moto_server import client_of
 from object_server import without_settings
@@ -146,8 +147,10 @@ def test_what_the_store_refuses(client, source, environment, moto, capsys):
     found = capsys.readouterr().err
     assert "HTTP 403" in found and "secret" not in found
     environment.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "a-token")
+    environment.setattr(by_fsspec, "why_unreadable", lambda name: "gcsfs is not installed")
     assert pack(source, "gs://bucket/pack") == 1
-    assert "needs an HMAC key" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert "needs an HMAC key" in found and "pip install gcsfs" in found and "a-token" not in found
     environment.setitem(sys.modules, "boto3", None)
     assert pack(source, OUT) == 1 and "pip install boto3" in capsys.readouterr().err
 
