@@ -107,9 +107,6 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     if "://" in arguments.out and is_folder(arguments.out):
         parser.error(f"{shown(arguments.out)}: OUT must be a folder, or a name such as "
                      "s3://bucket/prefix or az://container/folder")
-    if arguments.ray is not None and not is_folder(arguments.out):
-        parser.error("--ray writes into a folder that all nodes see; copy the pack to the store "
-                     "when it is complete, for example by `aws s3 cp --recursive`")
     if not arguments.join and arguments.src is None:
         parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:

@@ -44,7 +44,8 @@ class Target(ABC):
 
     @abstractmethod
     def why_unusable(self, marker: str) -> str:
-        """Why this machine can't write a pack here, with the machine as the subject; "" if it can.
+        """Why this machine can't write a pack here, with the machine as the subject; "" if it can,
+        or if a store does not answer, which raises OSError.
 
         Args:
             marker: name of a file that another machine has written into the target.
@@ -193,8 +194,11 @@ class StoreTarget(Target):
             self._prefix.make()
 
     def why_unusable(self, marker: str) -> str:
-        if self._prefix.size(marker) is not None:
-            return ""
+        try:
+            if self._prefix.size(marker) is not None:
+                return ""
+        except PermissionError as error:
+            return f"can't use the target: {error}"
         return (f"does not see in {self} what the node that runs this command has written there; "
                 "its settings must name the same store")
 
