@@ -160,6 +160,13 @@ def test_what_only_one_process_sees(nodes, folder):
     assert "(127.0.0.1) does not see in memory://pack what the node" in run.text, run.text
 
 
+def test_passwords_are_not_sent_to_nodes(folder):
+    run = Run(folder, "memory://me:secret1@pack", "--ray", "127.0.0.1:1")
+    assert run.end() == 1
+    assert "memory://pack: with --ray the name may have no password" in run.text, run.text
+    assert "secret1" not in run.text
+
+
 def test_keys_that_the_nodes_do_not_have(client, folder, patch, temporary):
     """A cluster of its own, whose nodes have no keys; the command has."""
     with pytest.MonkeyPatch.context() as without:

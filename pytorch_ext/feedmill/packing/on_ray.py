@@ -23,6 +23,7 @@ from feedmill.packing.node import Result, Site, payload_of, version
 from feedmill.packing.source import Source
 from feedmill.packing.targets import Target, is_folder, target_of
 from feedmill.packing.writer import Layout, Options, Tally, is_complete, shard_name
+from feedmill.remote.names import is_fsspec_name, may_have_secret, shown
 from feedmill.remote.settings import read_settings
 from feedmill.remote.sources import is_remote
 
@@ -67,12 +68,18 @@ def write_shards_on_ray(
     Raises:
         PackError: a node does not see the folders or the store, a shard failed for good, or as
             write_shards().
-        ValueError: the cluster can't be reached, or has no node for a task.
+        ValueError: the cluster can't be reached, or has no node for a task; or the name of the
+            target has a password.
         OSError: the target can't be read or written.
     """
     out = os.fspath(out)
     if is_folder(out):
         out = os.path.abspath(out)
+    elif is_fsspec_name(out) and may_have_secret(out):
+        raise ValueError(
+            f"{shown(out)}: with --ray the name may have no password or token, which would be sent "
+            "to the nodes: use fsspec's configuration on each node"
+        )
     target = target_of(out)
     layout = Layout(source, options)
     tally, missing = Tally(), []
