@@ -342,6 +342,15 @@ def test_file_systems_that_can_only_be_read(source, monkeypatch, capsys):
         capsys.readouterr().err)
 
 
+def test_zonal_buckets_are_refused(source, monkeypatch, capsys):
+    """gcsfs appends to objects there, which others see at once."""
+    monkeypatch.setattr(Upload, "finalize_on_close", False, raising=False)
+    monkeypatch.setattr(uploads, "has_gs_login", lambda: True)
+    assert pack(source, "gs://bucket/pack") == 1
+    assert "objects of a zonal bucket are seen while" in capsys.readouterr().err
+    assert not files_of("gs://bucket/pack")
+
+
 def test_secrets_are_not_shown(source, monkeypatch, capsys):
     class Refusing(MemoryFileSystem):
         protocol = "refusing"

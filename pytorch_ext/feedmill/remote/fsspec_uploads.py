@@ -124,6 +124,12 @@ def _put(filesystem: Any, path: str, data: IO[bytes], n_bytes: int, **options: A
     data.seek(0)
     file = filesystem.open(path, "wb", **options)
     try:
+        if hasattr(file, "finalize_on_close"):  # of gcsfs, in zonal buckets only
+            raise OSError(
+                errno.ENOTSUP,
+                "objects of a zonal bucket are seen while they are written; pack into another "
+                "bucket, or into a folder, and copy it",
+            )
         shutil.copyfileobj(data, file, _PIECE_BYTES)
         file.close()
     except BaseException:
