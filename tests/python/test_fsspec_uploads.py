@@ -233,6 +233,24 @@ def test_a_pack_that_was_broken_off_goes_on(out, source, local, monkeypatch, cap
     assert files_of(out) == whole
 
 
+def test_a_copy_on_disk_is_removed(monkeypatch, tmp_path):
+    """huggingface_hub writes the object into a file first, which would stay."""
+    def kept(self):
+        self.parts = []
+        self.temp_file = open(tmp_path / "copy", "wb")
+
+    def fail(data, file, n_bytes):
+        file.write(data.read())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Upload, "_initiate_upload", kept)
+    monkeypatch.setattr(fsspec_uploads, "_PART_BYTES", 10)
+    monkeypatch.setattr("feedmill.remote.fsspec_uploads.shutil.copyfileobj", fail)
+    with pytest.raises(KeyboardInterrupt):
+        target_of("az://container/pack").write("x", bytes(100))
+    assert not list(tmp_path.iterdir()) and not files_of("az://container/pack")
+
+
 def test_a_copy_that_is_broken_off(source, local, monkeypatch, capsys):
     def half(self, path, to, **options):
         self.pipe_file(to, self.cat_file(path)[:100])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import secrets
 import shutil
 from contextlib import suppress
@@ -149,6 +150,8 @@ def _abandon(file: Any) -> None:
     else:
         with suppress(Exception):
             file.discard()
+        with suppress(AttributeError, OSError):  # huggingface_hub keeps a copy until it is closed
+            os.unlink(file.temp_file.name)
 
 
 def _put_and_move(filesystem: Any, path: str, data: IO[bytes], n_bytes: int) -> None:
