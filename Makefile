@@ -26,7 +26,7 @@ help:
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets, torchtitan"
-	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
+	@echo "make test-ray           feedmill pack --ray on several local nodes, also into moto's S3; some are killed"
 	@echo "make test-kills         trainings in these libraries and alone, killed 200 times and more"
 	@echo "make test-stateful-suites  torchdata's and Accelerate's own tests of stateful loaders"
 	@echo "make test-stores        names of objects, with boto3 and against moto's S3"
@@ -145,7 +145,7 @@ test-frameworks: setup
 
 # FEEDMILL_RAY_IMAGES=20000 packs more images.
 test-ray: setup
-	@.ci/setup-beside ray-venv ray ray
+	@.ci/setup-beside ray-venv "ray boto3 moto flask" ray boto3 'moto[server]'
 	@$(BUILD)/ray-venv/bin/python -m pytest -rs tests/ray
 
 # What needs boto3, moto's server of S3 or pyarrow.

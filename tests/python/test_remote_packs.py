@@ -435,8 +435,6 @@ def test_pack(tar_objects, served, tmp_path, capsys):
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(mine, local))
     mine, first = feedmill.Pack(tmp_path / "b", FIXED), feedmill.Pack(served[1], FIXED)
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(mine, first))
-    for words, text in (((urls, "https://host/pack"), "OUT must be a folder, or a name such as s3://"),
-                        ((urls, "s3://bucket/pack", "--ray"), "--ray writes into a folder")):
-        with pytest.raises(SystemExit):
-            cli.main(["pack", *words])
-        assert text in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["pack", urls, "https://host/pack"])
+    assert "OUT must be a folder, or a name such as s3://" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import feedmill
 import helpers
@@ -13,7 +14,12 @@ import moto_server
 import pytest
 import torch
 from feedmill.cli import cli
-from feedmill.packing.targets import target_of
+from feedmill.packing import node
+from feedmill.packing.source import read_source
+from feedmill.packing.targets import StoreTarget, target_of
+from feedmill.packing.writer import Layout, Options
+from feedmill.remote import by_fsspec
+from feedmill.remote.settings import read_settings
 from helpers import compose
 from moto_server import client_of
 from object_server import without_settings
@@ -24,6 +30,7 @@ pytest.importorskip("boto3")
 FIXED = compose(T.Resize((8, 9)), T.ToTensor())
 BUCKET = "packs"
 OUT = f"s3://{BUCKET}/imagenet/a pack"
+OPTIONS = Options(shard_bytes=10 << 10)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +107,8 @@ def test_parts_are_joined(client, source, local, capsys):
     for part in ("1/2", "0/2"):
         assert pack(source, OUT, "--part", part) == 0
     capsys.readouterr()
+    # Of a cluster whose command was killed.
+    target_of(OUT).write("nodes.0123456789abcdef.partial", b"")
     assert cli.main(["pack", "--join", OUT]) == 0
     assert objects_of(client) == files_of(local)
 
@@ -146,8 +155,10 @@ def test_what_the_store_refuses(client, source, environment, moto, capsys):
     found = capsys.readouterr().err
     assert "HTTP 403" in found and "secret" not in found
     environment.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "a-token")
+    environment.setattr(by_fsspec, "why_unreadable", lambda name: "gcsfs is not installed")
     assert pack(source, "gs://bucket/pack") == 1
-    assert "needs an HMAC key" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert "needs an HMAC key" in found and "pip install gcsfs" in found and "a-token" not in found
     environment.setitem(sys.modules, "boto3", None)
     assert pack(source, OUT) == 1 and "pip install boto3" in capsys.readouterr().err
 
@@ -179,3 +190,53 @@ def test_large_files_go_up_in_parts(client, tmp_path, monkeypatch):
         raise KeyError
     assert target.size("half") is None and target.names() == ["large"]
     assert not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads")
+
+
+# ---- nodes of a cluster --------------------------------------------------------------------------
+
+
+def run_on_node(site, job=None):
+    return node.run(node.version(), node.payload_of(site, job, OPTIONS))
+
+
+def test_a_node_uses_the_settings_of_the_command(client, source, local, environment, moto):
+    """Only the keys are its own."""
+    settings = read_settings()
+    environment.delenv("AWS_ENDPOINT_URL")
+    marker = "nodes.0123456789abcdef.partial"
+    site = node.Site([str(source)], OUT, settings, marker)
+    job = Layout(read_source(str(source)), OPTIONS).job(1)
+    result = run_on_node(site, job)
+    assert result.of_node and f"does not see in {OUT} what the node" in result.error
+    target_of(OUT, settings).write(marker, b"")
+    assert run_on_node(site) == node.Result(None)
+    result = run_on_node(site, job)
+    assert result.tally.samples == len(job.samples) and not result.error
+    with environment.context() as stopped:  # the command ends while the node works
+        stopped.setattr(StoreTarget, "check_s", 0.0)
+        stopped.setattr(StoreTarget, "has", lambda self, name: name != marker)
+        other = run_on_node(site, Layout(read_source(str(source)), OPTIONS).job(0))
+    assert other.tally is None and "the command that started it has ended" in other.error
+    assert "shard-000000.tar" not in objects_of(client)
+    name = "shard-000001.tar"
+    assert objects_of(client)[name] == files_of(local)[name]
+    assert run_on_node(site, job).tally.kept == 1
+
+
+def test_what_a_node_lacks(client, source, environment, moto):
+    target_of(OUT).write("marker", b"")
+    site = node.Site([], OUT, read_settings(), "marker")
+    job = Layout(read_source(str(source)), OPTIONS).job(0)
+    environment.setenv("FEEDMILL_REMOTE_ATTEMPTS", "1")
+    gone = read_settings()._replace(endpoint_url=f"http://127.0.0.1:{moto_server.free_port()}")
+    result = run_on_node(replace(site, settings=gone), job)
+    assert result.may_retry and "Could not connect" in result.error
+    result = run_on_node(replace(site, settings=gone))
+    assert result.of_node and "can't reach the target: " in result.error
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
+    result = run_on_node(site, job)
+    assert result.of_node and "can't use the target: [Errno 13] HTTP 403" in result.error
+    assert "secret" not in result.error
+    environment.setitem(sys.modules, "boto3", None)
+    result = run_on_node(site, job)
+    assert result.of_node and "pip install boto3" in result.error

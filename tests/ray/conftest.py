@@ -37,6 +37,42 @@ if find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     import torchvision_cpu  # noqa: F401  before anything else imports torchvision
+    import helpers
+    from feedmill.cli import cli
+    from runs import N_IMAGES, SHARD, Run
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """N_IMAGES JPEGs in three classes, all different: a comment in each has its number."""
+    root = tmp_path_factory.mktemp("images")
+    made = [helpers.save_jpeg(root / "made.jpg", 24 + i, 20, seed=i).read_bytes() for i in range(9)]
+    (root / "made.jpg").unlink()
+    for i in range(N_IMAGES):
+        text = f"image {i}".encode()
+        comment = b"\xff\xfe" + (len(text) + 2).to_bytes(2, "big") + text
+        data = made[i % len(made)]
+        path = root / f"class{i % 3}" / f"{i:06}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data[:2] + comment + data[2:])
+    return root
+
+
+@pytest.fixture(scope="session")
+def packed(folder, tmp_path_factory):
+    """A pack of that folder, made by one process."""
+    out = tmp_path_factory.mktemp("packs") / "whole"
+    assert cli.main(["pack", str(folder), str(out), "--shard-size", SHARD]) == 0
+    return out
+
+
+@pytest.fixture(autouse=True)
+def no_run_outlives_its_test():
+    yield
+    for run in Run.started:
+        run.process.kill()
+        run.end()
+    Run.started.clear()
 
 
 def pytest_sessionfinish(session, exitstatus):

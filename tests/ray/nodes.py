@@ -36,7 +36,8 @@ class Nodes:
         return self.cluster.address
 
     def writers(self, folder):
-        """(node, process id) of each process that has an unfinished shard of this folder open."""
+        """(node, process id) of each process that has an unfinished shard in this folder open, or
+        a file without a name, as for a store."""
         for node in self.nodes:
             for pid in children(raylet(node)):
                 if is_writing(pid, folder):
@@ -81,6 +82,8 @@ def is_writing(pid, folder):
             with suppress(OSError):
                 path = os.readlink(one.path)
                 if path.startswith(f"{folder}/shard-") and path.endswith(".partial"):
+                    return True
+                if path.startswith(f"{folder}/") and path.endswith(" (deleted)"):
                     return True
     return False
 

@@ -19,8 +19,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
-from feedmill.packing.objects import is_store_name
-from feedmill.packing.targets import Target, target_of
+from feedmill.packing.targets import Target, is_folder, target_of
 from feedmill.remote.names import shown
 from feedmill.system.requirements import missing_package
 
@@ -44,7 +43,8 @@ def add_pack(commands: Any) -> None:
     pack.add_argument("src", metavar="SRC", nargs="?", help="image folder or tar files")
     pack.add_argument("out", metavar="OUT",
                       help="folder of the pack, which is created if it does not exist; or "
-                           "s3://bucket/prefix or gs://bucket/prefix")
+                           "s3://bucket/prefix, gs://bucket/prefix, or a folder that fsspec writes "
+                           "to, such as az://container/folder")
     pack.add_argument("--shard-size", type=_size, default=1 << 30, metavar="BYTES",
                       help="approximate size of each tar file (default: 1G)")
     pack.add_argument("--interval", type=_interval, default=None, metavar="N",
@@ -62,9 +62,9 @@ def add_pack(commands: Any) -> None:
                            "different machines and in any order")
     pack.add_argument("--ray", nargs="?", const="", default=None, metavar="ADDRESS",
                       help="pack on the nodes of a Ray cluster, which must see SRC and OUT under "
-                           "the same paths. ADDRESS: host:port of the cluster, or 'local' for a "
-                           "new one on this machine (default: $RAY_ADDRESS, else the cluster that "
-                           "this machine belongs to, else 'local')")
+                           "the same paths or names. ADDRESS: host:port of the cluster, or 'local' "
+                           "for a new one on this machine (default: $RAY_ADDRESS, else the cluster "
+                           "that this machine belongs to, else 'local')")
     pack.add_argument("--join", action="store_true",
                       help="only write the index of the parts in OUT")
     pack.set_defaults(run=_pack)
@@ -103,12 +103,10 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     if arguments.ray not in (None, "", "auto", "local") and os.path.exists(arguments.ray):
         parser.error(f"--ray takes {arguments.ray} as its ADDRESS, but this is a path: write --ray "
                      "behind SRC and OUT")
-    if "://" in arguments.out and not is_store_name(arguments.out):
+    arguments.out = re.sub(r"^file://(?=/)", "", arguments.out)
+    if "://" in arguments.out and is_folder(arguments.out):
         parser.error(f"{shown(arguments.out)}: OUT must be a folder, or a name such as "
-                     "s3://bucket/prefix")
-    if arguments.ray is not None and is_store_name(arguments.out):
-        parser.error("--ray writes into a folder that all nodes see; copy the pack to the store "
-                     "when it is complete, for example by `aws s3 cp --recursive`")
+                     "s3://bucket/prefix or az://container/folder")
     if not arguments.join and arguments.src is None:
         parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:
@@ -158,8 +156,7 @@ def _write(arguments: argparse.Namespace) -> int:
     if arguments.ray is not None:
         from feedmill.packing.on_ray import write_shards_on_ray
     source = read_source(arguments.src)
-    if not is_store_name(arguments.out):
-        os.makedirs(arguments.out, exist_ok=True)
+    target.make()
     options = Options(
         arguments.shard_size, arguments.interval, not arguments.no_verify,
         arguments.workers or native.usable_cpus(),
@@ -177,19 +174,19 @@ def _write(arguments: argparse.Namespace) -> int:
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
         print(f"part {part} of {n_parts} is written; when all parts are written, run: feedmill "
-              f"pack --join {arguments.out}")
+              f"pack --join {target}")
         return 0
     return _join(target)
 
 
 def _check_apart(src: str, out: str) -> None:
     """Raises ValueError if OUT is inside SRC, so that it would pack itself."""
-    if is_store_name(out):
+    if not is_folder(out):
         inside = out.startswith(f"{src.rstrip('/')}/")
     else:
         inside = os.path.realpath(out).startswith(os.path.join(os.path.realpath(src), ""))
     if inside:
-        raise ValueError(f"{out} is inside {src}: name another target")
+        raise ValueError(f"{shown(out)} is inside {shown(src)}: name another target")
 
 
 def _join(target: Target) -> int:

@@ -9,14 +9,10 @@ from typing import Any
 from feedmill.indexing.building import Entry
 from feedmill.indexing.threads import parallel
 from feedmill.remote import by_fsspec
-from feedmill.remote.names import in_chain, shown
+from feedmill.remote.names import in_chain, may_have_secret, shown
 
 # Folders that are listed at a time.
 _THREADS = 16
-# In these, what stands before an "@" is a container or a login, and no token.
-_WITH_USERS = (
-    "abfs", "abfss", "adl", "az", "wasb", "wasbs", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs",
-)
 
 
 def root_of(source: str) -> str:
@@ -31,10 +27,7 @@ def root_of(source: str) -> str:
             f"{shown(source)}: the folder must be the last link of a chain to be indexed, such as "
             "simplecache::az://container/images"
         )
-    scheme, _, place = in_chain(source)[1].partition("://")
-    user = place.partition("/")[0].rpartition("@")[0]
-    has_secret = ":" in user or (user and scheme.lower() not in _WITH_USERS)
-    if has_secret or "?" in place or "#" in place:
+    if may_have_secret(in_chain(source)[1]):
         raise ValueError(
             f"{shown(source)}: a name with a user, password, query or fragment can't be indexed, "
             "as an index would keep what may be a secret: use fsspec's configuration"

@@ -18,6 +18,9 @@ from feedmill.packing.index import HEADER, MAGIC, RECORD, SHARD, VERSION, Index,
 NO_DIGEST = bytes(16)
 # A record has 32 bits for the offset of its name.
 _MAX_NAME_BYTES = (1 << 32) - 1
+_TEMPORARY = re.compile(
+    r"(shard-\d{6,}\.(tar|fmp)|index\.fmp|nodes)(\.([0-9a-f]{16}\.)?partial){1,2}"
+)
 
 
 @dataclass
@@ -207,11 +210,7 @@ def temporary_path(path: str) -> str:
     return f"{path}.{secrets.token_hex(8)}.partial"
 
 
-def remove_temporary_files(folder: str) -> None:
-    """Removes the temporary files that killed processes left behind in the folder of a pack. A
-    process that still writes one of them can't finish it."""
-    form = re.compile(r"(shard-\d{6,}\.(tar|fmp)|index\.fmp|nodes)\.([0-9a-f]{16}\.)?partial")
-    for name in os.listdir(folder):
-        if form.fullmatch(name):
-            with suppress(OSError):
-                os.unlink(os.path.join(folder, name))
+def is_temporary(name: str) -> bool:
+    """Whether a file in the folder of a pack is a temporary one: of new_file(), of
+    feedmill.remote.fsspec_uploads, or what tells the nodes of a cluster to go on."""
+    return _TEMPORARY.fullmatch(name) is not None

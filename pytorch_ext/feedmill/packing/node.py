@@ -13,18 +13,16 @@ from typing import NamedTuple
 
 from feedmill._ops import __version__, native
 from feedmill.packing.index import PackError
-from feedmill.packing.targets import FolderTarget
+from feedmill.packing.targets import Target, target_of
 from feedmill.packing.writer import Options, ShardJob, Tally, write_jobs
+from feedmill.remote.settings import Settings
 
-# Errors of a file system that may not come again, mostly of network file systems.
+# Errors of a file system that may not come again, mostly of network file systems and stores.
 _TRANSIENT = {
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ECONNRESET,
     errno.ECONNREFUSED, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH,
     errno.EREMOTEIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 }
-
-# How often a job looks whether it is to stop.
-_CHECK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -33,52 +31,36 @@ class Site:
 
     Attributes:
         sources: absolute paths: the image folder, or a tar file of each folder with tar files.
-        folder: absolute path of the pack's folder.
-        marker: name of a file in the pack's folder, with a random name, which exists while the
-            nodes work. A node that does not see it has another folder with the same path, or is
-            to stop.
+        target: the pack's folder, as an absolute path, or its name in a store.
+        settings: of requests to the store.
+        marker: name of a file in the target, with a random name, which exists while the nodes work.
+            A node that does not see it has another folder with the same path, or is to stop.
     """
 
     sources: Sequence[str]
-    folder: str
+    target: str
+    settings: Settings
     marker: str
 
     def problem(self) -> str:
-        """What is missing on this machine. Empty if nothing is."""
+        """What is missing on this machine. Empty if nothing is. Raises OSError: a store does not
+        answer."""
         for path in self.sources:
             if not os.path.exists(path):
                 return f"does not see the source {path}; mount it on all nodes"
-        if not os.path.isdir(self.folder):
-            return f"does not see the target folder {self.folder}; mount it on all nodes"
-        if not self.is_open():
-            return (f"has another folder as {self.folder} than the node that runs this command; "
-                    "the target must be on a file system that all nodes share")
-        if not os.access(self.folder, os.W_OK | os.X_OK):
-            return f"may not write to the target folder {self.folder}"
-        return ""
-
-    def is_open(self) -> bool:
-        """Whether the marker exists."""
         try:
-            # NFS asks its server when a file is opened; stat() may answer from its cache.
-            os.close(os.open(self._marker_path(), os.O_RDONLY | os.O_CLOEXEC))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            pass  # such as a server that does not answer: not a reason to stop
-        return True
+            target = self.open()
+        except ValueError as error:
+            return f"can't use the target: {error}"
+        return target.why_unusable(self.marker)
 
-    def close(self) -> None:
-        """Removes the marker: all nodes stop after the sample at which they are."""
-        with suppress(OSError):
-            os.unlink(self._marker_path())
-
-    def _marker_path(self) -> str:
-        return os.path.join(self.folder, self.marker)
+    def open(self) -> Target:
+        """Raises ValueError as target_of()."""
+        return target_of(self.target, self.settings)
 
 
 class _Stopped(Exception):
-    """The marker is gone."""
+    """The marker is gone: the command that started the job has ended."""
 
 
 class Result(NamedTuple):
@@ -118,27 +100,32 @@ def run(wanted_version: str, payload: bytes) -> Result:
         return Result(None, f"has {version()}, but this command runs with {wanted_version}; "
                             "install the same on all nodes", of_node=True)
     site, job, options = pickle.loads(payload)
-    if problem := site.problem():
-        return Result(None, problem, of_node=True)
-    if job is None:
-        return Result(None)
-    checked_s = time.monotonic()
-
-    def update(_: int) -> None:
-        nonlocal checked_s
-        if time.monotonic() - checked_s >= _CHECK_S:
-            if not site.is_open():
-                raise _Stopped
-            checked_s = time.monotonic()
-
     try:
-        return Result(write_jobs([job], FolderTarget(site.folder), options, update))
+        if problem := site.problem():
+            return Result(None, problem, of_node=True)
+        return Result(None) if job is None else _write(job, site.open(), site.marker, options)
     except _Stopped:
         return Result(None, "the command that started it has ended")
     except PackError as error:
         return Result(None, str(error))
     except OSError as error:
+        if job is None:
+            return Result(None, f"can't reach the target: {error}", of_node=True)
         # The file system may have been unmounted while the job ran.
-        if problem := site.problem():
-            return Result(None, problem, of_node=True)
+        with suppress(OSError):
+            if problem := site.problem():
+                return Result(None, problem, of_node=True)
         return Result(None, str(error), may_retry=error.errno in _TRANSIENT)
+
+
+def _write(job: ShardJob, target: Target, marker: str, options: Options) -> Result:
+    checked_s = time.monotonic()
+
+    def update(_: int) -> None:
+        nonlocal checked_s
+        if time.monotonic() - checked_s >= target.check_s:
+            if not target.has(marker):
+                raise _Stopped
+            checked_s = time.monotonic()
+
+    return Result(write_jobs([job], target, options, update))

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from feedmill.packing.index import PackError
 from feedmill.packing.node import Result, Site, payload_of, version
 from feedmill.packing.source import Source
-from feedmill.packing.targets import FolderTarget
+from feedmill.packing.targets import Target, is_folder, target_of
 from feedmill.packing.writer import Layout, Options, Tally, is_complete, shard_name
+from feedmill.remote.names import is_fsspec_name, may_have_secret, shown
+from feedmill.remote.settings import read_settings
+from feedmill.remote.sources import is_remote
 
 # How often a shard is tried before it fails for good.
 MAX_ATTEMPTS = 5
@@ -40,7 +43,7 @@ _OBJECT_STORE_BYTES = 256 << 20
 
 def write_shards_on_ray(
     source: Source,
-    folder: str,
+    out: str | os.PathLike[str],
     options: Options,
     *,
     address: str = "",
@@ -55,6 +58,7 @@ def write_shards_on_ray(
     function raises, unfinished tasks are stopped; the next call writes what is missing.
 
     Args:
+        out: name of the target, as for target_of().
         address: host:port of the cluster; "local": a new one on this machine, for this call only;
             empty: RAY_ADDRESS, else a cluster that this machine belongs to, else "local".
         workers: number of threads of a task; None: so many that the shards use all CPUs.
@@ -62,12 +66,21 @@ def write_shards_on_ray(
         say: called with messages about lost nodes and shards that are tried again.
 
     Raises:
-        PackError: a node does not see the folders, a shard failed for good, or as write_shards().
-        ValueError: the cluster can't be reached, or has no node for a task.
-        OSError: the folder can't be read or written.
+        PackError: a node does not see the folders or the store, a shard failed for good, or as
+            write_shards().
+        ValueError: the cluster can't be reached, or has no node for a task; or the name of the
+            target has a password.
+        OSError: the target can't be read or written.
     """
-    folder = os.path.abspath(folder)
-    target = FolderTarget(folder)
+    out = os.fspath(out)
+    if is_folder(out):
+        out = os.path.abspath(out)
+    elif is_fsspec_name(out) and may_have_secret(out):
+        raise ValueError(
+            f"{shown(out)}: with --ray the name may have no password or token, which would be sent "
+            "to the nodes: use fsspec's configuration on each node"
+        )
+    target = target_of(out)
     layout = Layout(source, options)
     tally, missing = Tally(), []
     for number in range(len(layout)):
@@ -79,33 +92,32 @@ def write_shards_on_ray(
             missing.append(number)
     if not missing:
         return tally
-    with _connected(address), _marker(folder) as marker:
-        site = Site(_checked_paths(source), folder, marker)
+    with _connected(address), _marker(target) as marker:
+        site = Site(_checked_paths(source), out, read_settings(), marker)
         _check_nodes(site, options)
         workers = _workers(workers, len(missing))
-        run = _Run(layout, site, replace(options, workers=workers), update, say)
+        run = _Run(layout, site, target, replace(options, workers=workers), update, say)
         tally.add(run.write(missing))
     return tally
 
 
 def _checked_paths(source: Source) -> list[str]:
-    """Paths of the source that each node must see: one of each folder."""
-    return list({os.path.dirname(path): path for path in source.paths}.values())
+    """Paths of the source that each node must see: one of each folder. Objects are not asked for:
+    their samples' errors tell."""
+    paths = [path for path in source.paths if not is_remote(path)]
+    return list({os.path.dirname(path): path for path in paths}.values())
 
 
 @contextmanager
-def _marker(folder: str) -> Iterator[str]:
-    """Keeps a file with a random name in the folder. Tasks stop when it is gone. join_shards()
+def _marker(target: Target) -> Iterator[str]:
+    """Keeps a file with a random name in the target. Tasks stop when it is gone. join_shards()
     removes it after a crash."""
     name = f"nodes.{secrets.token_hex(8)}.partial"
-    path = os.path.join(folder, name)
-    with open(path, "xb"):
-        pass
+    target.write(name, b"")
     try:
         yield name
     finally:
-        with suppress(OSError):  # _Run may have removed it
-            os.unlink(path)
+        target.remove(name)  # if _Run has not
 
 
 # ---- the cluster ---------------------------------------------------------------------------------
@@ -252,10 +264,10 @@ class _Run:
     """The tasks of one run, until all shards are written."""
 
     def __init__(
-        self, layout: Layout, site: Site, options: Options, update: Callable[[int], Any],
-        say: Callable[[str], Any],
+        self, layout: Layout, site: Site, target: Target, options: Options,
+        update: Callable[[int], Any], say: Callable[[str], Any],
     ) -> None:
-        self._layout, self._site, self._options = layout, site, options
+        self._layout, self._site, self._target, self._options = layout, site, target, options
         self._update, self._say = update, say
         self._task = _task().options(num_cpus=options.workers)
         self._tally = Tally()
@@ -333,5 +345,5 @@ class _Run:
             return
         self._say(f"waiting up to {_STOP_S:.0f} s for {len(self._running)} unfinished tasks to "
                   "end")
-        self._site.close()
+        self._target.remove(self._site.marker)
         ray.wait(list(self._running), num_returns=len(self._running), timeout=_STOP_S)

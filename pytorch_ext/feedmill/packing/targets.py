@@ -1,4 +1,5 @@
-"""Where the files of a new pack go: a folder, or a prefix of a bucket."""
+"""Where the files of a new pack go: a folder, a prefix of a bucket, or a folder that fsspec writes
+to."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from feedmill.packing.building import new_file, remove_temporary_files, write_file
+from feedmill.packing.building import is_temporary, new_file, write_file
 from feedmill.packing.index import Index
 from feedmill.packing.objects import is_store_name
-from feedmill.remote.uploads import Prefix
+from feedmill.remote import by_fsspec, uploads
+from feedmill.remote.fsspec_uploads import Folder
+from feedmill.remote.names import is_fsspec_name, shown
+from feedmill.remote.settings import Settings
 
 
 class Target(ABC):
@@ -21,17 +25,40 @@ class Target(ABC):
 
     Args:
         name: of the folder, or of the prefix.
+
+    Attributes:
+        check_s: seconds after which has() may be called again: in stores it is a request.
     """
+
+    check_s = 5.0
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __str__(self) -> str:
-        return self.name
+        return str(shown(self.name))
+
+    @abstractmethod
+    def make(self) -> None:
+        """Makes the folder, if it does not exist."""
+
+    @abstractmethod
+    def why_unusable(self, marker: str) -> str:
+        """Why this machine can't write a pack here, with the machine as the subject; "" if it can,
+        or if a store does not answer, which raises OSError.
+
+        Args:
+            marker: name of a file that another machine has written into the target.
+        """
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name now, also if another machine has removed it. True if
+        that can't be found out."""
 
     @abstractmethod
     def path(self, name: str) -> str:
-        """A file's name with the folder or prefix."""
+        """A file's name with the folder or prefix, as messages show it."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -63,21 +90,58 @@ class Target(ABC):
     def sync(self) -> None:
         """Returns when what appeared would survive the machine's failure."""
 
-    @abstractmethod
     def clean(self) -> None:
-        """Removes what processes that were killed have left."""
+        """Removes the temporary files that killed processes have left. A process that still writes
+        one of them can't finish it."""
+        for name in self.names():
+            if is_temporary(name):
+                self.remove(name)
 
 
-def target_of(name: str) -> Target:
-    """The target of that name, an existing folder or a name such as s3://bucket/prefix.
+def is_folder(name: str) -> bool:
+    """Whether the target of that name is a folder of this machine."""
+    return not (is_store_name(name) or is_fsspec_name(name))
+
+
+def target_of(name: str, settings: Settings | None = None) -> Target:
+    """The target of that name, a folder or a name such as s3://bucket/prefix or az://container/folder.
+
+    Args:
+        settings: of requests to s3:// and gs://; None: those of this process.
 
     Raises:
-        ValueError: credentials, or a package that is needed, are missing.
+        ValueError: the name is not that of a folder; or credentials, or a package that is needed,
+            are missing.
     """
-    return StoreTarget(name) if is_store_name(name) else FolderTarget(name)
+    return FolderTarget(name) if is_folder(name) else StoreTarget(name, settings)
 
 
 class FolderTarget(Target):
+    check_s = 0.5
+
+    def make(self) -> None:
+        os.makedirs(self.name, exist_ok=True)
+
+    def why_unusable(self, marker: str) -> str:
+        if not os.path.isdir(self.name):
+            return f"does not see the target folder {self.name}; mount it on all nodes"
+        if not self.has(marker):
+            return (f"has another folder as {self.name} than the node that runs this command; "
+                    "the target must be on a file system that all nodes share")
+        if not os.access(self.name, os.W_OK | os.X_OK):
+            return f"may not write to the target folder {self.name}"
+        return ""
+
+    def has(self, name: str) -> bool:
+        try:
+            # NFS asks its server when a file is opened; stat() may answer from its cache.
+            os.close(os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            pass  # such as a server that does not answer
+        return True
+
     def path(self, name: str) -> str:
         return os.path.join(self.name, name)
 
@@ -112,20 +176,40 @@ class FolderTarget(Target):
         finally:
             os.close(descriptor)
 
-    def clean(self) -> None:
-        remove_temporary_files(self.name)
-
 
 class StoreTarget(Target):
     """A new file is written to the folder for temporary files (TMPDIR), uploaded when it is
     complete, and removed there."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, settings: Settings | None = None) -> None:
         super().__init__(name.rstrip("/"))
-        self._prefix = Prefix(self.name)
+        self._prefix: uploads.Prefix | Folder
+        if is_fsspec_name(name) or _is_for_gcsfs(name):
+            self._prefix = Folder(name)
+        else:
+            self._prefix = uploads.Prefix(self.name, settings)
+
+    def make(self) -> None:
+        if isinstance(self._prefix, Folder):
+            self._prefix.make()
+
+    def why_unusable(self, marker: str) -> str:
+        try:
+            if self._prefix.size(marker) is not None:
+                return ""
+        except PermissionError as error:
+            return f"can't use the target: {error}"
+        return (f"does not see in {self} what the node that runs this command has written there; "
+                "its settings must name the same store")
+
+    def has(self, name: str) -> bool:
+        try:
+            return self._prefix.size(name) is not None
+        except OSError:
+            return True
 
     def path(self, name: str) -> str:
-        return f"{self.name}/{name}"
+        return str(shown(f"{self.name}/{name}"))
 
     def size(self, name: str) -> int | None:
         return self._prefix.size(name)
@@ -153,5 +237,9 @@ class StoreTarget(Target):
     def sync(self) -> None:
         pass  # stores answer when an object is safe
 
-    def clean(self) -> None:
-        pass  # an upload that was broken off is no object
+
+def _is_for_gcsfs(name: str) -> bool:
+    """Whether this is a gs:// name for which there is a login of Google and no HMAC key, and gcsfs,
+    which can use the login, is installed."""
+    is_gs = name[:5].lower() == "gs://"
+    return is_gs and uploads.has_gs_login() and not by_fsspec.why_unreadable(name)

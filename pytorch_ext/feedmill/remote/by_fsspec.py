@@ -1,7 +1,8 @@
 """Reads objects whose names libcurl can't read, such as hf:// or az://, by fsspec.
 
-This is the one file that imports fsspec, and only once such a name occurs. Options and credentials
-are those of fsspec's own configuration. No message has a secret of a name.
+This is the one file that imports fsspec, and only once such a name occurs. ``fsspec_uploads``
+writes by its functions. Options and credentials are those of fsspec's own configuration. No message
+has a secret of a name.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def read(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
         ValueError: fsspec, or a package that it needs, is not installed.
         FileNotFoundError, PermissionError, TimeoutError, OSError: it can't be read.
     """
-    data = _called(name, lambda: _read(name, offset, n_bytes))
+    data = called(name, lambda: _read(name, offset, n_bytes))
     if n_bytes and len(data) < n_bytes:
         raise OSError(errno.EIO, "the object ends before the range does", shown(name))
     return data
@@ -103,7 +104,7 @@ def read(name: str, offset: int = 0, n_bytes: int = 0) -> bytes:
 def size_and_etag(name: str) -> tuple[int | None, str]:
     """The bytes of an object as they are now, None: not known; and its strong ETag with quotes, "":
     none. Blocks. Raises as read()."""
-    info = _called(name, lambda: _info(name))
+    info = called(name, lambda: _info(name))
     size, etag = info.get("size"), info.get("ETag") or info.get("etag")
     plain = etag.strip('"') if isinstance(etag, str) and not etag.startswith("W/") else ""
     return size if isinstance(size, int) else None, f'"{plain}"' if plain else ""
@@ -121,7 +122,7 @@ def list_folder(name: str, is_deep: bool) -> list[Listed]:
             that fsspec can't read.
         OSError: as read().
     """
-    base, infos = _called(name, lambda: _list(name, is_deep))
+    base, infos = called(name, lambda: _list(name, is_deep))
     found = []
     for info in infos:
         path, kind = str(info["name"]), info.get("type")
@@ -139,8 +140,9 @@ def list_folder(name: str, is_deep: bool) -> list[Listed]:
     return found
 
 
-def _called(name: str, function: Callable[[], _Result]) -> _Result:
-    """What a function of a file system returns. Raises as read()."""
+def called(name: str, function: Callable[[], _Result]) -> _Result:
+    """What a function that calls the file system of a name returns. Raises as read(), whatever the
+    function raises."""
     if (unreadable := _unreadable_error(name)) is not None:
         raise unreadable
     try:
@@ -179,34 +181,48 @@ def _error(name: str, why: str) -> OSError:
     return OSError(_ERRNOS.get(kind, errno.EIO), why, shown(name))
 
 
+def filesystem_of(name: str) -> tuple[Any, str]:
+    """The file system of a name, and the name's path in it. To be called within called()."""
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(name)
+    return filesystem, str(path)
+
+
+def info_of(filesystem: Any, path: str) -> dict[str, Any]:
+    """What a file system says about an object as it is now."""
+    # An earlier listing may be of an earlier version of the object.
+    filesystem.invalidate_cache(filesystem._parent(path))
+    return dict(filesystem.info(path))
+
+
+def can_rename(filesystem: Any) -> bool:
+    """Whether it moves a file in a way of its own, which file systems do by renaming it, and not by
+    copying and removing it."""
+    from fsspec import AbstractFileSystem
+
+    return type(filesystem).mv is not AbstractFileSystem.mv
+
+
 def _read(name: str, offset: int, n_bytes: int) -> bytes:
     if os.path.exists(name):  # the file x in the folder hf: may be called hf://x
         with open(name, "rb") as file:
             file.seek(offset)
             return file.read(n_bytes or -1)
-    from fsspec.core import url_to_fs
-
-    filesystem, path = url_to_fs(name)
+    filesystem, path = filesystem_of(name)
     if not n_bytes:
         return bytes(filesystem.cat_file(path))
     return bytes(filesystem.cat_file(path, start=offset, end=offset + n_bytes))
 
 
 def _info(name: str) -> dict[str, Any]:
-    from fsspec.core import url_to_fs
-
-    filesystem, path = url_to_fs(name)
-    # An earlier listing may be of an earlier version of the object.
-    filesystem.invalidate_cache(filesystem._parent(path))
-    return dict(filesystem.info(path))
+    return info_of(*filesystem_of(name))
 
 
 def _list(name: str, is_deep: bool) -> tuple[str, list[dict[str, Any]]]:
     """The begin of the paths in a folder, and what fsspec says about each, where the type is
     "file", "directory", "link to a directory" or None."""
-    from fsspec.core import url_to_fs
-
-    filesystem, path = url_to_fs(name)
+    filesystem, path = filesystem_of(name)
     base = path.rstrip("/") + "/" if path else ""
     if not is_deep:
         infos = filesystem.ls(path, detail=True)
@@ -266,4 +282,7 @@ def _described(name: str, error: Exception) -> str:
 
 def _text_of(error: Any) -> str:
     strerror = getattr(error, "strerror", None)
-    return str(strerror if isinstance(strerror, str) and strerror else error)
+    text = str(strerror if isinstance(strerror, str) and strerror else error)
+    if not text and isinstance(error, NotImplementedError):
+        return "the file system can't do this"
+    return text

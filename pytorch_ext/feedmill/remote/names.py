@@ -16,6 +16,10 @@ _ERRNOS = {"404": errno.ENOENT, "410": errno.ENOENT, "401": errno.EACCES, "403":
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 # As fm_custom_is_name().
 _FSSPEC_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(://|::.*://)", re.DOTALL)
+# In these, what stands before an "@" is a container or a login, and no token.
+_WITH_USERS = (
+    "abfs", "abfss", "adl", "az", "wasb", "wasbs", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs",
+)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://[^\s'\"<>]+")
 
 
@@ -98,6 +102,15 @@ def without_secrets(text: str, name: str) -> str:
             if secret:
                 text = text.replace(secret, "...")
     return _URL.sub(lambda found: _shown_link(found[0]), text)
+
+
+def may_have_secret(link: str) -> bool:
+    """Whether a name that fsspec reads has what may be a secret: a password or token before an "@",
+    a query or a fragment."""
+    scheme, _, place = link.partition("://")
+    user = place.partition("/")[0].rpartition("@")[0]
+    is_secret = ":" in user or (user != "" and scheme.lower() not in _WITH_USERS)
+    return is_secret or "?" in place or "#" in place
 
 
 def _shown_link(path: str) -> str:

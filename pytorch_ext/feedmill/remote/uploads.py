@@ -23,6 +23,8 @@ class Prefix:
 
     Args:
         name: s3://bucket/prefix or gs://bucket/prefix, without a "/" at the end.
+        settings: of the requests; None: those of this process. Certificates are always this
+            machine's.
 
     Raises:
         ValueError: the name has no bucket or no prefix; boto3 is not installed; or gs:// has other
@@ -32,13 +34,15 @@ class Prefix:
     the store's reason.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, settings: Settings | None = None) -> None:
         scheme, _, rest = name.partition("://")
         self._bucket, _, prefix = rest.partition("/")
         if not self._bucket or not prefix:
             raise ValueError(f"{name}: name a bucket and a prefix, such as {scheme}://bucket/pack")
         self._name, self._folder = name, f"{prefix}/"
-        self._client, self._errors = _open_client(scheme.lower(), name)
+        own = read_settings()
+        used = own if settings is None else settings._replace(ca_bundle=own.ca_bundle)
+        self._client, self._errors = _open_client(scheme.lower(), name, used)
 
     def size(self, file: str) -> int | None:
         """An object's size in bytes; None: there is no such object."""
@@ -91,7 +95,15 @@ class Prefix:
         raise OSError(number, why, f"{self._name}/{file}" if file else self._name)
 
 
-def _open_client(scheme: str, name: str) -> tuple[Any, tuple[type[Exception], ...]]:
+def has_gs_login() -> bool:
+    """Whether the credentials for gs:// are a login of Google, which this file can't use, and no
+    HMAC key. Raises ValueError as credentials.find()."""
+    return "bearer_token" in credentials.find("gs").keys.values
+
+
+def _open_client(
+    scheme: str, name: str, settings: Settings
+) -> tuple[Any, tuple[type[Exception], ...]]:
     """A client for the store, and the exceptions that it raises."""
     try:
         import boto3
@@ -102,10 +114,10 @@ def _open_client(scheme: str, name: str) -> tuple[Any, tuple[type[Exception], ..
     except ImportError:
         raise ValueError(f"{name}: objects are written by boto3, which is not installed: pip "
                          "install boto3") from None
-    settings, keys = read_settings(), credentials.find(scheme).keys.values
+    keys = credentials.find(scheme).keys.values
     if "bearer_token" in keys:
         raise ValueError(f"{name}: writing to gs:// needs an HMAC key, in GS_ACCESS_KEY_ID and "
-                         "GS_SECRET_ACCESS_KEY; or pack into a folder and copy it there")
+                         "GS_SECRET_ACCESS_KEY; or, with Google's login, gcsfs: pip install gcsfs")
     pair = [keys.get(f"{'gs_' if scheme == 'gs' else ''}{one}") for one in
             ("access_key", "secret_key")]
     config = Config(
