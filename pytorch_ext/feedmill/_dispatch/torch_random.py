@@ -24,13 +24,9 @@ from feedmill.planner.plan import KINDS, OP_NAMES, TENSOR, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
+from feedmill.planner.view_calls import NEVER_DRAW
 from feedmill.remote.sources import is_remote
 
-# Names of torchvision's transforms that never draw.
-_NEVER_DRAW = (
-    "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
-    "ConvertImageDtype", "ToImage", "ToDtype", "ToPILImage", "Compose",
-)
 _WITHOUT_DRAWS = tuple(
     KINDS[name]
     for name in ("Resize", "CenterCrop", "Pad", "Grayscale", "halving CenterCrop")
@@ -104,7 +100,7 @@ def _draws_in_vain(source: Source) -> bool:
         is_of_torchvision = step.module.startswith("torchvision.transforms.")
         return (
             is_of_torchvision
-            and type(step.transform).__name__ in _NEVER_DRAW
+            and type(step.transform).__name__ in NEVER_DRAW
             and all(map(is_known, step.children))
         )
 
