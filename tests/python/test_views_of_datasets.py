@@ -218,6 +218,46 @@ class ConvertsTwice(Files):
         return self.first(image.convert("RGB")), self.second(image.convert("RGB"))
 
 
+class ByNumberAndName(Files):
+    """Transforms in lists and dicts."""
+
+    def __init__(self, folder, split="train"):
+        super().__init__(folder)
+        self.transforms = [SMALL, LARGE]
+        self.of_splits = {"train": compose(T.RandomCrop(9, pad_if_needed=True), TO_TENSOR), "val": TO_TENSOR}
+        self.split = split
+
+    def __getitem__(self, index):
+        image = Image.open(self.files[index]).convert("RGB")
+        large = self.transforms[-1](image)
+        return {"small": self.transforms[0](image), "large": large}, self.of_splits[self.split](image)
+
+
+class WithIndex(Dataset):
+    """The pair of another dataset, in a tuple."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return index, self.inner[index]
+
+
+def two_views(image):
+    return [LARGE(image), SMALL(image)]
+
+
+class OfTransform(Files):
+    """The transform makes the images."""
+
+    def __getitem__(self, index):
+        views = self.first(Image.open(self.files[index]).convert("RGB"))
+        return [{"views": views}, self.labels[index]]
+
+
 class RawToo(Files):
     """A view of 8 bits beside one that is no different in type."""
 
@@ -245,6 +285,9 @@ NATIVE = {
     "by_methods": ByMethods,
     "converts_twice": ConvertsTwice,
     "raw_too": RawToo,
+    "by_number_and_name": ByNumberAndName,
+    "with_index": lambda f: WithIndex(ImageFolder(f.root, two_views)),
+    "of_transform": lambda f: OfTransform(f, two_views),
     "subset": lambda f: Subset(Pair(f), [9, 3, 9, 30]),
     "concat": lambda f: ConcatDataset([Pair(f), Pair(f)]),
 }
@@ -552,7 +595,13 @@ HOSTILE = (
     "self.both.append(self.first)\nreturn a, b",
     "return a, b, T.ToTensor()(image)",
     "return a, b, LARGE(image)",
-    "return a, b, self.by_name['large'](image)",
+    "return a, b, self.by_name['none'](image)",
+    "return a, b, self.by_name[0](image)",
+    "return a, b, self.by_key['large'](image)",
+    "return a, b, self.deep[0][0](image)",
+    "return a, b, self.both[2](image)",
+    "return a, b, self.both[True](image)",
+    "return a, b, self.both[self.labels[index]](image)",
     "return a, b, np.array(image)",
     "return a, b, image.size",
     "return a, *self.labels[index], b",
@@ -574,6 +623,15 @@ class Fewer(list):
         return iter(self[:1])
 
 
+class Key:
+    def __hash__(self):
+        return hash("large")
+
+    def __eq__(self, other):
+        LOG.append(other)
+        return True
+
+
 def made_of(folder, lines, head=HEAD, **scope):
     name = f"<dataset of {abs(hash(head + lines))}>"
     body = "".join(f"        {one}\n" for one in (head + lines).split("\n"))
@@ -583,7 +641,9 @@ def made_of(folder, lines, head=HEAD, **scope):
     exec(compile(text, name, "exec"), scope)
     dataset = scope["Made"](folder)
     dataset.both, dataset.own = [LARGE, SMALL], Fewer([LARGE, SMALL])
-    dataset.by_name = {"large": LARGE}
+    dataset.by_name = {"large": T.RandomCrop(9)}
+    dataset.by_key, dataset.deep = {Key(): 1}, [[T.RandomCrop(9)]]
+    dataset.by_key["large"] = T.RandomCrop(9)
     return dataset
 
 

@@ -436,14 +436,8 @@ class _DatasetReader:
     def _read_folder(self, dataset: Any, folder: Any, depth: int) -> Any:
         try:
             arrangement = folder_arrangement(dataset, folder)
-        except UnsupportedError as error:
-            if self._calls_transforms and not self._is_inner:
-                raise
-            try:
-                own = read_own(dataset)
-            except NotUnderstood as why:
-                raise UnsupportedError(f"{error}; nor does it only read a file: {why}") from None
-            return self._read_own(dataset, own, depth)
+        except NotUnderstood as error:
+            return self._read_folder_of_own(dataset, str(error), depth)
         if arrangement != PAIR and self._calls_transforms and not self._is_inner:
             self.add_reason(
                 f"the dataset's samples are {described(arrangement)}; hybrid mode needs pairs of "
@@ -469,6 +463,22 @@ class _DatasetReader:
             find = ArrangedSamples(dataset.samples, arrangement).find
         node = self._base_node(dataset, find, load, False, "transform", arrangement)
         return node if untouched else None
+
+    def _read_folder_of_own(self, dataset: Any, why: str, depth: int) -> Any:
+        """The node of a folder whose class reads samples in another way than DatasetFolder.
+        UnsupportedError if that is not understood, either.
+
+        Args:
+            why: it is not DatasetFolder's way.
+        """
+        if self._is_inner or not self._calls_transforms:
+            try:
+                return self._read_own(dataset, read_own(dataset), depth)
+            except NotUnderstood as error:
+                why += f"; nor is it understood what else it does ({error})"
+        raise UnsupportedError(
+            f"the dataset {type_name(type(dataset))} is not supported natively: {why}"
+        )
 
     def _loader_of(self, dataset: Any) -> Any:
         """How a DatasetFolder loads a file, as BaseDataset.load."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PosixPath
 from types import FunctionType, MethodType
 from typing import Any
@@ -71,7 +71,7 @@ _HOLDERS = (Sample, DictSample, MadeList)
 _UNKNOWN = (Value, *_HOLDERS, File, Opened, _Row, tables.Table)
 _MOST_LEVELS = 8  # of lists and dicts in a sample
 _MOST_PARTS = 1024
-_MOST_ELEMENTS = 64  # of a list of transforms
+_MOST_ELEMENTS = 64  # of a list or dict of transforms
 
 
 def parts_of(result: Any) -> list[Any]:
@@ -91,13 +91,22 @@ def _add_parts(value: Any, parts: list[Any], depth: int) -> None:
             _add_parts(one, parts, depth + 1)
 
 
-def lists_of(instance: Any) -> dict[str, Any]:
-    """The attributes of an object that are lists or tuples, as short as those of transforms."""
-    return {
-        name: one
-        for name, one in attributes_of(instance).items()
-        if type(one) in (list, tuple) and len(one) <= _MOST_ELEMENTS
-    }
+def with_elements(instance: Any, others: Mapping[int, Any]) -> dict[str, Any]:
+    """The attributes of an object that are lists, tuples or dicts with transforms, with others in
+    the place of these.
+
+    Args:
+        others: by the id() of the present value.
+    """
+    made: dict[str, Any] = {}
+    for name, held in attributes_of(instance).items():
+        if type(held) not in (list, tuple, dict) or len(held) > _MOST_ELEMENTS:
+            continue
+        elements = held.values() if type(held) is dict else held
+        if any(id(one) in others for one in elements):
+            new = [others.get(id(one), one) for one in elements]
+            made[name] = dict(zip(held, new)) if type(held) is dict else type(held)(new)
+    return made
 
 
 def _with_constants(result: Any) -> Any:
@@ -115,7 +124,7 @@ class ItemEvaluator(FileEvaluator):
     Attributes:
         inner_index, table, calls, takes_pil: as OwnDataset's. ``views`` holds one image, too.
         follows_functions: it calls functions or methods of the user's.
-        calls_elements: a transform is an element of a list.
+        calls_elements: a transform is an element of a list or dict.
         values: all that were made.
     """
 
@@ -166,12 +175,11 @@ class ItemEvaluator(FileEvaluator):
         if not all(type(one) in (ImageValue, Value) for one in parts):
             raise self._error(node, "it returns other values than those that it looks up")
         attributes = list(attributes_of(dataset).values())
-        elements = [one for held in lists_of(dataset).values() for one in held]
         for call in self._calls:
             # native="verify" must be able to replace it.
             if type(call) is not Convert and not any(call is one for one in attributes):
                 self.calls_elements = True
-                if not any(call is one for one in elements):
+                if not with_elements(dataset, {id(call): None}):
                     raise self._error(
                         node, "its transform is no attribute of the dataset, nor in a list that is"
                     )
@@ -342,6 +350,10 @@ class ItemEvaluator(FileEvaluator):
         if type(owner) is _Row and type(at) is str:
             return self._of_row(node, owner, at)
         if type(owner) in self._sequences and type(at) is int and 0 <= at < len(owner):
+            return owner[at]
+        if type(owner) in (list, tuple) and type(at) is int and -len(owner) <= at < len(owner):
+            return owner[at]
+        if type(owner) is dict and type(at) in (int, str) and has_plain_keys(owner) and at in owner:
             return owner[at]
         if type(at) is int and type(owner) is Value:
             kind = kind_of_item(owner)

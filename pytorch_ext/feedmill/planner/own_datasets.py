@@ -28,8 +28,8 @@ from feedmill.planner.item_evaluating import (
     DictSample,
     ItemEvaluator,
     Sample,
-    lists_of,
     parts_of,
+    with_elements,
 )
 from feedmill.planner.items import check_classes
 from feedmill.planner.looked_up import Value, the_object
@@ -285,12 +285,10 @@ def _with_others(instance: Any, others: dict[int, Any]) -> Any:
     """A copy of an object with other attributes in the place of some.
 
     Args:
-        others: by the id() of the present value, also for elements of lists.
+        others: by the id() of the present value, also for elements of lists and dicts.
     """
     copied = object.__new__(type(instance))
     own = attributes_of(instance).items()
     vars(copied).update((name, others.get(id(value), value)) for name, value in own)
-    for name, value in lists_of(instance).items():
-        if any(id(one) in others for one in value):
-            vars(copied)[name] = type(value)(others.get(id(one), one) for one in value)
+    vars(copied).update(with_elements(instance, others))
     return copied

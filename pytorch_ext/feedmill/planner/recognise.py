@@ -62,7 +62,7 @@ def _recognise(loader: Any) -> Support:
     has_views = bool(getattr(source.plan, "more_views", ()))
     if changes_images and (has_views or isinstance(source.arrangement, (Fields, Tree))):
         return unsupported(
-            "the dataset's samples are dicts or have several images, to which dtype= and "
+            "the dataset's samples hold dicts, lists or several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
         )
     if changes_images and gives_pil(source):
