@@ -258,6 +258,49 @@ class OfTransform(Files):
         return [{"views": views}, self.labels[index]]
 
 
+class TwoCropFolder(ImageFolder):
+    """As many copies of torchvision's __getitem__."""
+
+    def __getitem__(self, index):
+        index = int(index)
+        path, target = self.samples[index]
+        sample = self.loader(path)
+        if isinstance(self.transform, list):
+            q, k = self.transform[0](sample), self.transform[1](sample)
+        elif self.transform is not None:
+            q = self.transform(sample)
+            k = self.transform(sample)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return [q, k], target, index
+
+
+class OpensTwice(Files):
+    def __getitem__(self, index):
+        path = self.files[index]
+        img_q = Image.open(path).convert("RGB")
+        with open(path, "rb") as f:
+            img_k = Image.open(f).convert("RGB")
+        return self.first(img_q), self.first(img_k)
+
+
+class OpensTwiceAlike(Files):
+    def __getitem__(self, index):
+        img_q = Image.open(self.files[index]).convert("RGB")
+        img_q = self.first(img_q)
+        img_k = Image.open(self.files[index]).convert("RGB")
+        return {"q": img_q, "k": self.second(img_k)}
+
+
+class WithLabels(Files):
+    def __getitem__(self, index):
+        image = Image.open(self.files[index]).convert("RGB")
+        samples = []
+        for _ in range(2):
+            samples.append(self.first(image))
+        return [(crop, self.labels[index]) for crop in samples]
+
+
 class RawToo(Files):
     """A view of 8 bits beside one that is no different in type."""
 
@@ -285,6 +328,10 @@ NATIVE = {
     "by_methods": ByMethods,
     "converts_twice": ConvertsTwice,
     "raw_too": RawToo,
+    "two_crop_folder": lambda f: TwoCropFolder(f.root, LARGE),
+    "two_crop_folder_list": lambda f: TwoCropFolder(f.root, [SMALL, LARGE]),
+    "opens_twice_alike": OpensTwiceAlike,
+    "with_labels": WithLabels,
     "by_number_and_name": ByNumberAndName,
     "with_index": lambda f: WithIndex(ImageFolder(f.root, two_views)),
     "of_transform": lambda f: OfTransform(f, two_views),
@@ -557,8 +604,12 @@ HOSTILE = (
     "image.thumbnail((9, 9))\nreturn a, b, self.first(image)",
     "image.paste(0)\nreturn a, b",
     "c = self.first(image.copy())\nreturn a, b, c",
-    "c = self.first(Image.open(self.files[index]).convert('RGB'))\nreturn a, b, c",
     "c = self.first(Image.open(self.files[0]).convert('RGB'))\nreturn a, b, c",
+    "Image.open(self.files[index])\nreturn a, b",
+    "c = Image.open(self.files[index])\nreturn a, b",
+    "c = open(self.files[index], 'rb')\nreturn a, b",
+    "c = self.first(Image.open(self.files[index % 40]).convert('RGB'))\nreturn a, b, c",
+    "c = self.first(Image.open(self.own_files[index]).convert('RGB'))\nreturn a, b, c",
     "return (a, b) if self.labels[index] else (b, a)",
     "return (a, b) if random.random() < 0.5 else (b, a)",
     "if self.labels[index]:\n    a, b = b, a\nreturn a, b",
@@ -569,6 +620,8 @@ HOSTILE = (
     "views = [a, b]\nviews.append(views)\nreturn views",
     "views = [a, b]\nviews[0] = b\nreturn views",
     "views = [a, b]\nfor one in views:\n    views.append(one)\nreturn views",
+    "views = [a]\nfor one in views:\n    views.append(b)\nreturn views",
+    "views = [a, b]\nfor one in views:\n    one = self.first(one)\nreturn views",
     "views = [a, b]\nfor k in range(60):\n    views += views\nreturn views",
     "made = {'a': a, 'b': b}\nmade['c'] = made\nreturn made",
     "made = {'a': a, 'b': b}\nmade.update(c=1)\nreturn made",
@@ -641,6 +694,7 @@ def made_of(folder, lines, head=HEAD, **scope):
     exec(compile(text, name, "exec"), scope)
     dataset = scope["Made"](folder)
     dataset.both, dataset.own = [LARGE, SMALL], Fewer([LARGE, SMALL])
+    dataset.own_files = list(dataset.files)
     dataset.by_name = {"large": T.RandomCrop(9)}
     dataset.by_key, dataset.deep = {Key(): 1}, [[T.RandomCrop(9)]]
     dataset.by_key["large"] = T.RandomCrop(9)
@@ -660,6 +714,12 @@ def test_these_are_left_to_torch(folder, lines):
 
 def test_the_head_of_these_is_understood(folder):
     assert len(read_own(made_of(folder, "return a, b")).views) == 2
+
+
+def test_files_that_are_opened_in_two_ways(folder):
+    """The errors of damaged files name the path or not."""
+    with pytest.raises(NotUnderstood, match="more than one file"):
+        read_own(OpensTwice(folder))
 
 
 def test_opened_images(folder):

@@ -573,7 +573,8 @@ class ItemEvaluator(FileEvaluator):
         if type(value) in (*_UNKNOWN, ImageValue) or type(kind) is not type:
             return super()._is_instance(node)
         of_object = object.__dict__
-        if any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
+        is_plain = type(value) in (*CONSTANTS, *_CONTAINERS)
+        if not is_plain and any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
             raise self._error(node, "it tests the type of an object that may tell another one")
         return issubclass(type(value), kind)
 

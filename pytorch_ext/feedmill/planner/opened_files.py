@@ -72,10 +72,11 @@ class FileEvaluator(ViewCalls):
         self._n_until_closed: int | None = None  # calls of transforms until that one was closed
 
     def _check_files(self, node: ast.AST) -> None:
-        """Checks that the image's file is the only one that was opened, and that nothing reads the
-        image after it was closed."""
-        n_opened, n_files = len(self._opened), len(self._files)
-        if n_opened != (self.load in _BY_PILLOW) or n_files != (self.load is open_file_rgb):
+        """Checks that nothing but the image's file was opened, and that nothing reads the image
+        after it was closed. The file may be opened more than once."""
+        is_used = all(one.loaded_by is not None for one in self._opened)
+        are_read = [one.file for one in self._opened if one.file is not None] == self._files
+        if not is_used or not are_read or bool(self._opened) != (self.load in _BY_PILLOW):
             raise self._error(node, "it opens a file that it does not return")
         n_calls = self._n_until_closed
         if n_calls is not None and (n_calls == 0 or n_calls != len(self._calls)):
@@ -206,6 +207,8 @@ class FileEvaluator(ViewCalls):
         return self._used(node, opened, opened.load)
 
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
+        if self.path is not None and self.load is load and path.is_same(self.path):
+            return ImageValue(0)  # the same file once more
         if self.inner is not None or self.load is not None:
             raise self._error(node, "it opens more than one file")
         is_pil = type(load) is not tensor_files.TensorLoader

@@ -150,11 +150,20 @@ class ViewCalls(Evaluator):
     def _execute(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             return self._append(statement.value)
+        if isinstance(statement, ast.For) and isinstance(statement.iter, ast.Name):
+            return self._loop(statement, self._value(statement.iter))
         is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
         if is_sum and isinstance(statement, ast.AugAssign) and self._extend(statement):
             return None
         super()._execute(statement)
         return None
+
+    def _loop(self, statement: ast.For, values: Any) -> None:
+        """``for one in values:``, where the list must stay as it is."""
+        n = len(values) if type(values) is MadeList else 0
+        super()._execute(statement)
+        if type(values) is MadeList and len(values) != n:
+            raise self._error(statement, "it loops over a list that grows")
 
     def _append(self, node: ast.Call) -> None:
         """``list.append(image)`` or ``list.extend(images)``."""
@@ -244,6 +253,8 @@ class ViewCalls(Evaluator):
             if len(count) > _MAX_LOOPS:
                 raise self._error(node, "it is too long")
             return list(count)
+        if isinstance(node, ast.Name) and type(made := self._value(node)) in self._sequences:
+            return list(made)
         return super()._items(node)
 
 
