@@ -567,6 +567,7 @@ LINES = ["path = self.paths[index]", "path, label = self.samples[index]", "label
          "views = [{i}, {i}]", "views.append({i})", "views += [{i}, {v}]", "a = {i}", "b = {i}",
          "views = [k(image) for k in self.both]", "views = list(map(lambda k: k(image), self.both))",
          "for k in self.both:\n    views.append(k(image))", "views.append(views)", "a = self.cut(a)",
+         "views = [(k, {v}) for k in views]", "for k in views:\n    made['b'] = k", "views = [k for k in views]",
          "image = self.turn(image)", "views.extend((a, b))", "views = tuple(k(image) for k in (self.cut, self.turn))"]
 RETURNS = ["image, label", "image", "(image,)", "image, {v}, {v}", "{v}, image", "image, label",
            "[image, label]", "(index, *self.inner[index])", "self.inner[index]", "{i}, {v}",

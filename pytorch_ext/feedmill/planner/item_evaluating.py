@@ -572,9 +572,8 @@ class ItemEvaluator(FileEvaluator):
         value, kind = self._value(node.args[0]), self._value(node.args[1])
         if type(value) in (*_UNKNOWN, ImageValue) or type(kind) is not type:
             return super()._is_instance(node)
-        of_object = object.__dict__
-        is_plain = type(value) in (*CONSTANTS, *_CONTAINERS)
-        if not is_plain and any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
+        own = [of_class(type(value), name) is not object.__dict__[name] for name in _TELL_CLASS]
+        if any(own) and type(value) not in (*CONSTANTS, *_CONTAINERS):
             raise self._error(node, "it tests the type of an object that may tell another one")
         return issubclass(type(value), kind)
 
