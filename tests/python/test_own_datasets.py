@@ -613,7 +613,7 @@ def bodies(draw):
 def test_random_methods_do_what_was_understood(small_images):
     understood = []
 
-    @settings(max_examples=400, deadline=None, derandomize=True,
+    @settings(max_examples=800, deadline=None, derandomize=True,
               suppress_health_check=list(HealthCheck))
     @given(bodies(), st.integers(-3, 11))
     def check(lines, index):
