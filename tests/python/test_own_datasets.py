@@ -702,6 +702,8 @@ def plain(sample):
     if isinstance(sample, Image.Image):
         return sample.mode, sample.size, sample.tobytes()
     value = sample.tolist() if hasattr(sample, "tolist") else sample
+    if type(value) is list:
+        return type(sample), plain(value)
     return type(sample), "nan" if value != value else value
 
 
