@@ -173,7 +173,7 @@ class TwoSteps(Files):
 
     def __init__(self, folder):
         super().__init__(folder, compose(*LARGE.transforms[:2]), compose(*SMALL.transforms[:2]))
-        self.to_tensor = TO_TENSOR
+        self.to_tensor = compose(TO_TENSOR, T.Lambda(lambda x: x * 2 - 1))
 
     def __getitem__(self, index):
         image = Image.open(self.files[index]).convert("RGB")

@@ -13,9 +13,9 @@ from typing import Any
 
 from feedmill.planner.arguments import V1, V2
 from feedmill.planner.arithmetic import TensorCall
-from feedmill.planner.attributes import attributes_of
 from feedmill.planner.evaluating import Evaluator
 from feedmill.planner.image_calls import Convert, ImageValue
+from feedmill.planner.known import flatten
 
 MAX_VIEWS = 16  # the native loader's limit
 _MAX_LOOPS = 64
@@ -69,8 +69,8 @@ class ViewCalls(Evaluator):
     def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         chain = self.views[image.view][: image.n_calls] if image.n_calls else []
         # Each image may begin with a copy that was converted for all of them.
-        is_whole = all(type(one) is Convert for one in chain)
-        if is_whole and (not chain or chain != self.views[image.view]):
+        are_conversions = all(type(one) is Convert for one in chain)
+        if are_conversions and (not chain or len(chain) < len(self.views[image.view])):
             return self._new_view(node, [*chain, transform])
         chain = self.views[image.view]
         if image.n_calls != len(chain):
@@ -259,13 +259,11 @@ class ViewCalls(Evaluator):
 
 
 def _never_draws(transform: Any) -> bool:
-    kind = type(transform)
-    if kind in (Convert, TensorCall):
-        return True
+    """Whether a transform is known to draw no random numbers."""
     modules = sys.modules.get(V1), sys.modules.get(V2)
-    known = [(name, getattr(one, name, None)) for one in modules for name in NEVER_DRAW]
-    name = next((name for name, one in known if one is kind), "")
-    if name == "Compose":
-        children = attributes_of(transform).get("transforms")
-        return type(children) in (list, tuple) and all(map(_never_draws, children or ()))
-    return bool(name)
+    known: list[Any] = [Convert, TensorCall]
+    known += [getattr(one, name, None) for one in modules for name in NEVER_DRAW]
+    try:
+        return all(any(type(one) is kind for kind in known) for one in flatten(transform))
+    except Exception:  # the reader of the transforms gives the reason
+        return False
