@@ -447,9 +447,9 @@ class ItemEvaluator(FileEvaluator):
             n = len(target.elts)
             if any(isinstance(one, ast.Starred) for one in target.elts):
                 raise self._error(target, "it unpacks with a *")
-            if type(value) in self._sequences and len(value) == n:
-                parts = list(value)
-            elif type(value) is Value:
+            if type(value) in self._sequences:
+                return super()._assign(target, value)
+            if type(value) is Value:
                 parts = [
                     self._made(
                         unpacked(value, number, n), [value], None, kind_of_item(value),

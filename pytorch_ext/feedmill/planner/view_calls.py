@@ -165,6 +165,16 @@ class ViewCalls(Evaluator):
         if type(values) is MadeList and len(values) != n:
             raise self._error(statement, "it loops over a list that grows")
 
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Tuple | ast.List) and type(value) in self._sequences:
+            starred = any(isinstance(one, ast.Starred) for one in target.elts)
+            if starred or len(target.elts) != len(value):
+                raise self._error(target, "it unpacks another number of values")
+            for one, part in zip(target.elts, list(value)):
+                self._assign(one, part)
+            return
+        super()._assign(target, value)
+
     def _append(self, node: ast.Call) -> None:
         """``list.append(image)`` or ``list.extend(images)``."""
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "extend"):
