@@ -212,6 +212,14 @@ class ByMethods(Files):
         return [self.first(image), self.second(image)]
 
 
+class Imports(Files):
+    def __getitem__(self, index):
+        from PIL import Image
+
+        img = Image.open(self.files[index]).convert("RGB")
+        return self.first(img), self.first(img)
+
+
 class ConvertsTwice(Files):
     def __getitem__(self, index):
         image = Image.open(self.files[index])
@@ -327,6 +335,7 @@ NATIVE = {
     "around_own": lambda f: Around(ConcatDataset([f, f])),
     "by_methods": ByMethods,
     "converts_twice": ConvertsTwice,
+    "imports": Imports,
     "raw_too": RawToo,
     "two_crop_folder": lambda f: TwoCropFolder(f.root, LARGE),
     "two_crop_folder_list": lambda f: TwoCropFolder(f.root, [SMALL, LARGE]),
@@ -646,6 +655,8 @@ HOSTILE = (
     "self.kept = a\nreturn a, b",
     "LOG.append(a)\nreturn a, b",
     "self.both.append(self.first)\nreturn a, b",
+    "from os import path as LARGE\nreturn a, b",
+    "import random\nreturn a, b",
     "return a, b, T.ToTensor()(image)",
     "return a, b, LARGE(image)",
     "return a, b, self.by_name['none'](image)",
@@ -751,6 +762,28 @@ def test_functions_of_the_same_name(folder, name):
     assert len(read_own(made_of(folder, lines, head)).views) == 2
     with pytest.raises(NotUnderstood):
         read_own(made_of(folder, lines, head, **{name: lambda *values: [values]}))
+
+
+class WithPath(ImageFolder):
+    """One image, read as in torchvision's __getitem__."""
+
+    def __getitem__(self, index):
+        path, target = self.samples[index]
+        sample = self.loader(path)
+        if self.transform is not None:
+            sample = self.transform(sample)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return sample, target, path
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_folders_that_return_the_path(folder, n_workers):
+    for options in ({}, {"batch_size": None}, {"collate_fn": list}):
+        compare(WithPath(folder.root, LARGE), num_workers=n_workers, **options)
+    dataset = WithPath(folder.root, LARGE, target_transform=[7, 8].__getitem__)
+    assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
+    compare(dataset, "torch", num_workers=n_workers)
 
 
 class Override(MultiCropDataset):

@@ -150,8 +150,14 @@ class FileEvaluator(ViewCalls):
                         self._n_until_closed = len(self._calls)
 
     def _import(self, statement: ast.ImportFrom) -> None:
-        """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
+        """Executes ``from PIL import Image``; or ``from torchvision import get_image_backend``, as
+        torchvision's loader does."""
         names = [(one.name, one.asname) for one in statement.names]
+        if (statement.module, names) == ("PIL", [("Image", None)]):
+            import PIL.Image
+
+            self._names["Image"] = PIL.Image
+            return
         if (statement.module, names) != ("torchvision", [("get_image_backend", None)]):
             raise self._error(statement, "it imports a module")
         self._names["get_image_backend"] = get_image_backend()
