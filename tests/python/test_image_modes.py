@@ -132,8 +132,9 @@ def compare(dataset, n_workers=0, **options):
         batches.append(list(loader))
         assert kind is torch.utils.data.DataLoader or loader.stats().path == "native"
     assert all(map(equal_batches, *batches)) and len(batches[0]) == len(batches[1]) > 0
-    for _ in feedmill.DataLoader(dataset, **{**options, "native": "verify"}):
-        pass
+    for seed in ({}, {"seed": 1}):
+        for _ in feedmill.DataLoader(dataset, **{**options, **seed, "native": "verify"}):
+            pass
 
 
 @pytest.mark.parametrize("kind", [Files, Within, Named, *CONVERTING])

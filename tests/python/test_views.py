@@ -151,6 +151,13 @@ def two_of(image):
     return CROP_TO_TENSOR(image), CROP_TO_TENSOR(image)
 
 
+def converted_before(image):
+    image = image.convert("RGB")
+    first, second = JITTERED_CROP(image), JITTERED_CROP(image)
+    return tuple(map(lambda one: TO_TENSOR(one), [first, second]))  # noqa: C417
+
+
+JITTERED_CROP = compose(CROP, JITTER)
 CROP_TO_TENSOR = compose(CROP, T.PILToTensor())
 PUBLIC = {
     "moco": (TwoCropsTransform(compose(CROP, JITTER, Blur(0.5), TO_TENSOR)), 2),
@@ -159,6 +166,7 @@ PUBLIC = {
     "dino": (DataAugmentationDINO(8), 10),
     "module": (ListOfTransforms(), 4),
     "function": (two_of, 2),
+    "converted": (converted_before, 2),
     "solo": (FullTransformPipeline([
         NCropAugmentation(compose(CROP, JITTER, TO_TENSOR), 1),  # no list by itself
         NCropAugmentation(compose(CROP, Blur(0.3), TO_TENSOR), 2),
@@ -552,12 +560,25 @@ def yielding(image):
     yield T2(image)
 
 
-KEPT, FEWER = [], Fewer([T1, T2])
+def in_turn(image):
+    """Draws for the first image again after it has drawn for the second one."""
+    first, second = T1(image), T2(image)
+    return [FLIP(first), second]
+
+
+def doubled(image):
+    views = [T1(image)]
+    for _ in range(60):
+        views += views
+    return views
+
+
+FLIP, KEPT, FEWER = T.RandomHorizontalFlip(), [], Fewer([T1, T2])
 HOSTILE = (
     Counts(), Keeps(), once, the_same_twice, one_of_the_other, unchanged_too, one_is_lost,
     one_is_not_returned, as_dict, as_generator, nested, stacked, with_a_number, sometimes,
     some_of_them, by_size, too_many, far_too_many, reversed_list, inserted, of_a_default,
-    of_a_global, with_one_radius, yielding, lambda image: [one(image) for one in FEWER],
+    of_a_global, with_one_radius, yielding, in_turn, doubled, lambda image: [one(image) for one in FEWER],
 )
 
 

@@ -41,7 +41,7 @@ CHOSEN = {
     "drop-in": ["test_options", "test_captures", "test_collate", "test_wrappers", "test_internals",
                 "test_requirements", "test_deferred", "test_deferred_path",
                 "test_deferred_operations", "test_deferred_tensors", "test_deferred_handover",
-                "test_handover", "test_placing", "test_own_datasets", "test_own_transforms",
+                "test_handover", "test_placing", "test_own_datasets", "test_own_transforms", "test_views_of_datasets",
                 "test_folder_classes", "test_image_modes", "test_tables", "test_tensor_files"],
     "objects": ["test_remote_names", "test_remote_credentials", "test_remote_s3",
                 "test_remote_packs"],

@@ -34,7 +34,7 @@ from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.random_states import States
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import gives_pil, has_default_collate, stacks_natively
-from feedmill.planner.samples import PAIR, Fields, Source, arranged, described
+from feedmill.planner.samples import PAIR, Source, arranged, described, holders
 
 # Where a collate_fn is called: on the thread that asks for the batch; or ahead of the batch's turn,
 # in a thread of this process or in worker processes.
@@ -206,15 +206,20 @@ class Collate:
         if not self._auto_collation:
             image = samples_of(images, as_image)[0]
             return self._pinned(default_convert(arranged(arrangement, image, targets[0])))
-        columns = [self._column(one, arrangement) for one in zip(*targets)]
+        columns = self._columns(targets, arrangement)
         images = images if is_pinned else self._pinned(images)
         return arranged(arrangement, images, columns)
 
-    def _column(self, values: tuple[Any, ...], arrangement: Any) -> Any:
-        """The values of one part of all samples, as torch's own function collates them: it passes
-        those of dicts as a list, others as a tuple, and may return them as they are."""
-        column: Any = list(values) if isinstance(arrangement, Fields) else values
-        return self._pinned(default_collate(column))
+    def _columns(self, targets: Sequence[Any], arrangement: Any) -> list[Any]:
+        """The parts other than images, each of all samples, as torch's own function collates them:
+        it passes those of dicts as a list, others as a tuple, and may return them as they are."""
+        if arrangement == PAIR:
+            targets = [(one,) for one in targets]
+        columns: Any = zip(zip(*targets), holders(arrangement))
+        return [
+            self._pinned(default_collate(list(values) if kind is dict else values))
+            for values, kind in columns
+        ]
 
     def batch(self, batch: Batch, source: Source) -> Any:
         """Makes the caller's batch from a complete batch."""
@@ -250,8 +255,7 @@ class Collate:
         if labels:
             columns = [_joined(labels)]
         else:
-            others: Any = [tuple(targets)] if is_pair else zip(*targets)
-            columns = [self._column(one, source.arrangement) for one in others]
+            columns = self._columns(targets, source.arrangement)
         if batch.skipped or len(batch.parts) > 1:
             views = [self._pinned(one) for one in views]
         return arranged(source.arrangement, views, columns)

@@ -85,15 +85,21 @@ def load_and_transform(item: Item, draws_of: DrawsOf) -> Any:
     return transformed(item.base_dataset, item.load(), draws_of)
 
 
-def transformed(base_dataset: BaseDataset, image: Any, draws_of: DrawsOf) -> Any:
+def transformed(
+    base_dataset: BaseDataset, image: Any, draws_of: DrawsOf, view: int | None = None
+) -> Any:
     """What a dataset's transform makes of a loaded image with the given draws: see
-    load_and_transform()."""
-    if not base_dataset.views:
+    load_and_transform().
+
+    Args:
+        view: make this one of several views alone.
+    """
+    views = base_dataset.views
+    if not views:
         return run_steps(base_dataset.steps, image, draws_of)
-    return [
-        run_steps(steps, image, functools.partial(draws_of, view=number))
-        for number, steps in enumerate(base_dataset.views)
-    ]
+    if view is not None:
+        return run_steps(views[view], image, functools.partial(draws_of, view=view))
+    return [transformed(base_dataset, image, draws_of, number) for number in range(len(views))]
 
 
 def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:

@@ -40,7 +40,7 @@ from feedmill.planner.plan import (
 )
 from feedmill.planner.random_states import streams_of
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import IMAGE, PAIR, Fields, Item, Source, as_parts, described
+from feedmill.planner.samples import PAIR, Item, Source, Tree, described, taken_apart
 from feedmill.planner.steps import Step
 
 
@@ -193,11 +193,14 @@ def verify_sample(
     """
     wanted, target, n_calls = _by_dataset(item, draws_of)
     where = f"{item}, occurrence {occurrence}"
-    if n_calls != 1:
+    arrangement = item.base_dataset.arrangement
+    n_images = arrangement.n_images if isinstance(arrangement, Tree) else 1
+    if n_calls != n_images:
+        times = "once" if n_images == 1 else f"{n_images} times"
         raise VerificationError(
             f"{where}: the dataset's __getitem__ called its {item.base_dataset.slot} {n_calls} "
             "times; "
-            "natively it is applied once, to the image that feedmill_item names",
+            f"natively it is applied {times}, to the image that feedmill_item names",
             item.position,
             "dataset",
         )
@@ -261,26 +264,27 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     base_dataset = item.base_dataset
     calls = []
 
-    def transform(image: Any, *target: Any) -> Any:
+    def transform(image: Any, *target: Any, view: int | None = None) -> Any:
         calls.append(image)
-        image = transformed(base_dataset, image, draws_of)
+        if base_dataset.converts:
+            image = image.convert("RGB")
+        image = transformed(base_dataset, image, draws_of, view)
         return (image, *target) if target else image
 
     if item.data is None:
         check_regular(item.path)
     sample = copy_of(base_dataset, transform)[item.index]
     arrangement = base_dataset.arrangement
-    parts = _parts_of(sample, arrangement)
-    if parts is None:
+    apart = taken_apart(arrangement, sample)
+    if apart is None:
         raise VerificationError(
             f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not "
             f"{described(arrangement)}",
             item.position,
             "dataset",
         )
-    image = as_parts(arrangement).index(IMAGE)
-    rest = (*parts[:image], *parts[image + 1 :])
-    return parts[image], rest[0] if arrangement == PAIR else rest, len(calls)
+    image, rest = apart
+    return image, rest[0] if arrangement == PAIR else rest, len(calls)
 
 
 def image_of(item: Item, sample: Any) -> Any:
@@ -289,19 +293,8 @@ def image_of(item: Item, sample: Any) -> Any:
     arrangement = item.base_dataset.arrangement
     if item.base_dataset.left and type(sample) is dict:
         sample = {key: sample[key] for key in sample if key not in item.base_dataset.left}
-    parts = _parts_of(sample, arrangement)
-    return None if parts is None else parts[as_parts(arrangement).index(IMAGE)]
-
-
-def _parts_of(sample: Any, arrangement: Any) -> list[Any] | None:
-    """The parts of a sample; None: it is not arranged like this."""
-    if arrangement == IMAGE:
-        return [sample]
-    if isinstance(arrangement, Fields):
-        is_same = type(sample) is dict and tuple(sample) == arrangement.keys
-        return list(sample.values()) if is_same else None
-    is_alike = type(sample) in (tuple, list) and len(sample) == len(arrangement)
-    return list(sample) if is_alike else None
+    apart = taken_apart(arrangement, sample)
+    return None if apart is None else apart[0]
 
 
 def _samples_of(part: Any, n_views: int) -> Iterable[Any]:

@@ -58,6 +58,7 @@ from feedmill.planner.transforms import (
     converts_first,
     read_transform,
     read_transforms,
+    read_views,
 )
 from feedmill.planner.untouched import (
     replaced_methods,
@@ -158,7 +159,7 @@ class _DatasetReader:
         folder = sys.modules.get("torchvision.datasets.folder")
         try:
             if folder is not None and folder.DatasetFolder in mro_of(kind):
-                return self._read_folder(dataset, folder)
+                return self._read_folder(dataset, folder, depth)
             if timm_objects.is_image_dataset(kind):
                 return self._read_image_dataset(dataset)
             if huggingface.is_dataset(kind):
@@ -216,6 +217,7 @@ class _DatasetReader:
         steps: tuple[Step, ...] = ()
         views: tuple[tuple[Step, ...], ...] = ()
         plan: Any = None
+        converts = False
         is_arrow = own.table is not None
         paths = [] if is_arrow or own.inner is not None else own.some_paths(files.probed)
         if own.table is not None:
@@ -225,7 +227,8 @@ class _DatasetReader:
         elif own.inner is None:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(paths))
-            if load is files.open_as_is and not converts_first(own.calls):
+            views_or_one = own.views or [own.calls]
+            if load is files.open_as_is and not all(map(converts_first, views_or_one)):
                 self.add_reasons(files.reasons_against_modes(paths, _CONVERT))
         else:
             node = self._read_inner(own, depth)
@@ -237,17 +240,21 @@ class _DatasetReader:
         if own.calls or own.inner is None:
             steps = tuple(Step(one, (), "") for one in own.calls)
             if not self._calls_transforms:
-                read = read_transforms(own.calls, given=_given(load))
+                read = (
+                    read_views(own.views, given=_given(load)) if own.views
+                    else read_transforms(own.calls, given=_given(load))
+                )
                 if read.reasons:
                     return self.add_reasons(read.reasons)
                 if read.converts:
                     load = files.open_rgb
                 plan, steps, views = read.plan, read.steps, read.views
+                converts = read.converts
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
             is_turned=is_arrow, views=views, rejects=_rejects(load),
-            keeps_mode=_keeps_mode(load, paths),
+            keeps_mode=_keeps_mode(load, paths), converts=converts,
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -361,7 +368,7 @@ class _DatasetReader:
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
             is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform,
             makes_samples=makes_samples, with_own_files=with_own_files, views=read.views,
-            rejects=_rejects(load), keeps_mode=_keeps_mode(load, paths),
+            rejects=_rejects(load), keeps_mode=_keeps_mode(load, paths), converts=read.converts,
         )
         return BaseNode(base, kind or type(dataset).__name__)
 
@@ -426,8 +433,11 @@ class _DatasetReader:
 
     # ---- torchvision's folders -------------------------------------------------------------------
 
-    def _read_folder(self, dataset: Any, folder: Any) -> Any:
-        arrangement = folder_arrangement(dataset, folder)
+    def _read_folder(self, dataset: Any, folder: Any, depth: int) -> Any:
+        try:
+            arrangement = folder_arrangement(dataset, folder)
+        except NotUnderstood as error:
+            return self._read_folder_of_own(dataset, str(error), depth)
         if arrangement != PAIR and self._calls_transforms and not self._is_inner:
             self.add_reason(
                 f"the dataset's samples are {described(arrangement)}; hybrid mode needs pairs of "
@@ -453,6 +463,22 @@ class _DatasetReader:
             find = ArrangedSamples(dataset.samples, arrangement).find
         node = self._base_node(dataset, find, load, False, "transform", arrangement)
         return node if untouched else None
+
+    def _read_folder_of_own(self, dataset: Any, why: str, depth: int) -> Any:
+        """The node of a folder whose class reads samples in another way than DatasetFolder.
+        UnsupportedError if that is not understood, either.
+
+        Args:
+            why: it is not DatasetFolder's way.
+        """
+        if self._is_inner or not self._calls_transforms:
+            try:
+                return self._read_own(dataset, read_own(dataset), depth)
+            except NotUnderstood as error:
+                why += f"; nor is it understood what else it does ({error})"
+        raise UnsupportedError(
+            f"the dataset {type_name(type(dataset))} is not supported natively: {why}"
+        )
 
     def _loader_of(self, dataset: Any) -> Any:
         """How a DatasetFolder loads a file, as BaseDataset.load."""

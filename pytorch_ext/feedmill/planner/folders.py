@@ -6,10 +6,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.items import arrangement, check_classes
-from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.untouched import is_original, type_name
+from feedmill.planner.untouched import is_original
 
 _FOLDER = "torchvision.datasets.folder"
 # What DatasetFolder.__getitem__ reads. A class must not define it.
@@ -24,19 +22,10 @@ def folder_arrangement(dataset: Any, folder: Any) -> Any:
         folder: the module torchvision.datasets.folder.
 
     Raises:
-        UnsupportedError: its class does not read samples as DatasetFolder does.
+        NotUnderstood: its class does not read samples as DatasetFolder does.
     """
-    try:
-        check_classes(type(dataset), _READ)
-        return arrangement(dataset, folder.DatasetFolder)
-    except NotUnderstood as error:
-        raise _unsupported(dataset, str(error)) from None
-
-
-def _unsupported(dataset: Any, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"the dataset {type_name(type(dataset))} is not supported natively: {why}"
-    )
+    check_classes(type(dataset), _READ)
+    return arrangement(dataset, folder.DatasetFolder)
 
 
 def get_image_backend() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PosixPath
 from types import FunctionType, MethodType
 from typing import Any
@@ -41,6 +41,7 @@ from feedmill.planner.looked_up import (
 from feedmill.planner.opened_files import File, FileEvaluator, Opened
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import is_original
+from feedmill.planner.view_calls import MadeList
 
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
 _TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
@@ -64,25 +65,70 @@ class _Row:
 
 
 _TENSOR = torch.tensor  # another one is a script's replacement
+# Hold parts of a sample.
+_HOLDERS = (Sample, DictSample, MadeList)
 # Stand for what is looked up.
-_UNKNOWN = (Value, Sample, DictSample, File, Opened, _Row, tables.Table)
+_UNKNOWN = (Value, *_HOLDERS, File, Opened, _Row, tables.Table)
+_MOST_LEVELS = 8  # of lists and dicts in a sample
+_MOST_PARTS = 1024
+_MOST_ELEMENTS = 64  # of a list or dict of transforms
 
 
 def parts_of(result: Any) -> list[Any]:
-    """The values in a sample."""
+    """The values in a sample, and in the lists and dicts within it, in order."""
+    parts: list[Any] = []
+    _add_parts(result, parts, 0)
+    return parts
+
+
+def _add_parts(value: Any, parts: list[Any], depth: int) -> None:
+    if type(value) not in _HOLDERS:
+        parts.append(value)
+    elif depth == _MOST_LEVELS or len(parts) > _MOST_PARTS:
+        raise NotUnderstood("it returns too many lists or dicts within each other")
+    else:
+        for one in value.values() if type(value) is DictSample else value:
+            _add_parts(one, parts, depth + 1)
+
+
+def with_elements(instance: Any, others: Mapping[int, Any]) -> dict[str, Any]:
+    """The attributes of an object that are lists, tuples or dicts with transforms, with others in
+    the place of these.
+
+    Args:
+        others: by the id() of the present value.
+    """
+    made: dict[str, Any] = {}
+    for name, held in attributes_of(instance).items():
+        if type(held) not in (list, tuple, dict) or len(held) > _MOST_ELEMENTS:
+            continue
+        elements = held.values() if type(held) is dict else held
+        if any(id(one) in others for one in elements):
+            new = [others.get(id(one), one) for one in elements]
+            made[name] = dict(zip(held, new)) if type(held) is dict else type(held)(new)
+    return made
+
+
+def _with_constants(result: Any) -> Any:
+    """A sample with Values in the place of constants; see parts_of()."""
     if type(result) is DictSample:
-        return list(result.values())
-    return result if type(result) is Sample else [result]
+        return DictSample({key: _with_constants(one) for key, one in result.items()})
+    if type(result) in _HOLDERS:
+        return type(result)(map(_with_constants, result))
+    return constant(result) if type(result) in CONSTANTS else result
 
 
 class ItemEvaluator(FileEvaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:
-        inner_index, table, calls, takes_pil: as OwnDataset's.
+        inner_index, table, calls, takes_pil: as OwnDataset's. ``views`` holds one image, too.
         follows_functions: it calls functions or methods of the user's.
+        calls_elements: a transform is an element of a list or dict.
         values: all that were made.
     """
+
+    _sequences = (MadeList, Sample)
 
     def __init__(self, method: FunctionType) -> None:
         super().__init__(method)
@@ -90,6 +136,7 @@ class ItemEvaluator(FileEvaluator):
         self.table: ImageTable | None = None
         self.takes_pil = False
         self.follows_functions = False
+        self.calls_elements = False
         self.values: list[Value] = []
         self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index, how="index")
@@ -112,27 +159,33 @@ class ItemEvaluator(FileEvaluator):
     def sample(self, dataset: Any) -> Any:
         result = self.result([dataset, self._index])
         node = self._definition.node
-        if type(result) in (Sample, DictSample):
-            for at, one in result.items() if type(result) is DictSample else enumerate(result):
-                if type(one) in CONSTANTS:
-                    result[at] = constant(one)
+        if type(result) in _HOLDERS:
+            parts_of(result)  # may be nested without an end
+            result = _with_constants(result)
         parts = parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
         self._check_files(node)
         if self.table is not None and self.load != self.table.load:
             raise self._error(node, "it opens another image than that of the row")
-        if len(images) != 1 or images[0].n_calls != len(self._calls):
-            raise self._error(node, "it does not return the image once, after all its transforms")
+        is_whole = self._is_every_view(images) if self.views else images == [ImageValue(0)]
+        if not is_whole:
+            raise self._error(
+                node, "it does not return each image that it makes once, after all its transforms"
+            )
         if not all(type(one) in (ImageValue, Value) for one in parts):
             raise self._error(node, "it returns other values than those that it looks up")
         attributes = list(attributes_of(dataset).values())
         for call in self._calls:
             # native="verify" must be able to replace it.
             if type(call) is not Convert and not any(call is one for one in attributes):
-                raise self._error(node, "its transform is not an attribute of the dataset")
+                self.calls_elements = True
+                if not with_elements(dataset, {id(call): None}):
+                    raise self._error(
+                        node, "its transform is no attribute of the dataset, nor in a list that is"
+                    )
         if self.inner is not None and not any(self.inner is one for one in attributes):
             raise self._error(node, "it takes its sample from no attribute of the dataset")
-        if len({id(call) for call in self._calls}) != len(self._calls):
+        if len(self.views) == 1 and len({id(call) for call in self._calls}) != len(self._calls):
             raise self._error(node, "it applies a transform twice")
         return result
 
@@ -189,6 +242,13 @@ class ItemEvaluator(FileEvaluator):
             if type(text := self._value(node.left)) is str:
                 return self._by_percent(node, text)
         return super()._value(node)
+
+    def _may_hold(self, value: Any) -> bool:
+        return type(value) in (ImageValue, Value, *CONSTANTS, *_HOLDERS)
+
+    def _tuple(self, node: ast.AST, values: Sequence[Any]) -> Sample:
+        self._count(node, values)
+        return Sample(values)
 
     def _formatted(self, node: ast.JoinedStr) -> Value:
         """``f"{name}.jpg"``"""
@@ -289,7 +349,11 @@ class ItemEvaluator(FileEvaluator):
             return owner[at]
         if type(owner) is _Row and type(at) is str:
             return self._of_row(node, owner, at)
-        if type(at) is int and at >= 0 and type(owner) is Sample and at < len(owner):
+        if type(owner) in self._sequences and type(at) is int and 0 <= at < len(owner):
+            return owner[at]
+        if type(owner) in (list, tuple) and type(at) is int and -len(owner) <= at < len(owner):
+            return owner[at]
+        if type(owner) is dict and type(at) in (int, str) and has_plain_keys(owner) and at in owner:
             return owner[at]
         if type(at) is int and type(owner) is Value:
             kind = kind_of_item(owner)
@@ -383,9 +447,9 @@ class ItemEvaluator(FileEvaluator):
             n = len(target.elts)
             if any(isinstance(one, ast.Starred) for one in target.elts):
                 raise self._error(target, "it unpacks with a *")
-            if type(value) is Sample and len(value) == n:
-                parts = list(value)
-            elif type(value) is Value:
+            if type(value) in self._sequences:
+                return super()._assign(target, value)
+            if type(value) is Value:
                 parts = [
                     self._made(
                         unpacked(value, number, n), [value], None, kind_of_item(value),
@@ -453,6 +517,8 @@ class ItemEvaluator(FileEvaluator):
                 if len(node.args) == 1 and not node.keywords:
                     return self._method(node, node.func.attr, owner)
                 raise self._error(node, f"it calls the image's {node.func.attr}()")
+        if (sequence := self._sequence(node)) is not None:
+            return sequence
         function = self._value(node.func)
         if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
@@ -469,6 +535,9 @@ class ItemEvaluator(FileEvaluator):
             return DictSample({str(one.arg): self._value(one.value) for one in node.keywords})
         if function is isinstance and len(arguments) == 2 and not node.keywords:
             return self._is_instance(node)
+        if function is len and not node.keywords:
+            if len(arguments) == 1 and type(arguments[0]) in (list, tuple):
+                return len(arguments[0])
         if node.keywords or not any(type(one) is Value for one in arguments):
             if any(type(one) in (ImageValue, Opened) for one in arguments):
                 return self._transform(node, function, arguments)
@@ -503,8 +572,8 @@ class ItemEvaluator(FileEvaluator):
         value, kind = self._value(node.args[0]), self._value(node.args[1])
         if type(value) in (*_UNKNOWN, ImageValue) or type(kind) is not type:
             return super()._is_instance(node)
-        of_object = object.__dict__
-        if any(of_class(type(value), name) is not of_object[name] for name in _TELL_CLASS):
+        own = [of_class(type(value), name) is not object.__dict__[name] for name in _TELL_CLASS]
+        if any(own) and type(value) not in (*CONSTANTS, *_CONTAINERS):
             raise self._error(node, "it tests the type of an object that may tell another one")
         return issubclass(type(value), kind)
 
@@ -574,6 +643,12 @@ class ItemEvaluator(FileEvaluator):
         )
 
     def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        if isinstance(node.op, ast.Mod) and any(one is index for index in self._indices):
+            if type(other) is int and other > 0:
+                n = constant(other)
+                return self._made(
+                    lambda index, sample: one.of(index, sample) % other, [one, n], how="%"
+                )
         if isinstance(node.op, ast.Add) and type(one) is type(other) is str:
             return one + other
         if isinstance(node.op, ast.Add) and Value in (type(one), type(other)):

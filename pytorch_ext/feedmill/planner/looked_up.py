@@ -89,6 +89,13 @@ class Value:
         """This value, and all of which it is made."""
         return [self, *(one for source in self.sources for one in source.all())]
 
+    def is_same(self, other: Value) -> bool:
+        """Whether both are looked up and made in the same way of the same objects."""
+        mine, theirs = self.all(), other.all()
+        return self.text() == other.text() and all(
+            one.container is another.container for one, another in zip(mine, theirs, strict=True)
+        )
+
     def text(self) -> str:
         """How it is made of containers and constants: two values with the same text and the same
         containers, in order, are equal."""

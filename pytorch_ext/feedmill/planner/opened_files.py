@@ -10,11 +10,11 @@ from types import FunctionType
 from typing import Any
 
 from feedmill.planner import tensor_files
-from feedmill.planner.evaluating import Evaluator
 from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import ImageState, ImageValue
 from feedmill.planner.looked_up import Value
+from feedmill.planner.view_calls import ViewCalls
 
 _OPEN = io.open  # another one is a script's replacement
 _CLOSED = "it uses an image behind the with statement that closed it"
@@ -41,6 +41,7 @@ class Opened:
         load: path -> the same image in RGB.
         file: from which it was opened; None: it was opened by its path.
         is_closed: its pixels can't be read any more.
+        loaded_by: the load() that stands for its first use; None: it was not used yet.
     """
 
     def __init__(self, path: Value, load: Any, file: File | None = None) -> None:
@@ -48,9 +49,10 @@ class Opened:
         self.load = load
         self.file = file
         self.is_closed = False
+        self.loaded_by: Any = None
 
 
-class FileEvaluator(Evaluator):
+class FileEvaluator(ViewCalls):
     """Evaluates what opens a file, and what loads the image in it.
 
     Attributes:
@@ -59,7 +61,7 @@ class FileEvaluator(Evaluator):
     """
 
     def __init__(self, method: FunctionType) -> None:
-        super().__init__(method, None)
+        super().__init__(method)
         self.inner: Any = None
         self.load: Any = None
         self.path: Value | None = None
@@ -70,10 +72,11 @@ class FileEvaluator(Evaluator):
         self._n_until_closed: int | None = None  # calls of transforms until that one was closed
 
     def _check_files(self, node: ast.AST) -> None:
-        """Checks that the image's file is the only one that was opened, and that nothing reads the
-        image after it was closed."""
-        n_opened, n_files = len(self._opened), len(self._files)
-        if n_opened != (self.load in _BY_PILLOW) or n_files != (self.load is open_file_rgb):
+        """Checks that nothing but the image's file was opened, and that nothing reads the image
+        after it was closed. The file may be opened more than once."""
+        is_used = all(one.loaded_by is not None for one in self._opened)
+        are_read = [one.file for one in self._opened if one.file is not None] == self._files
+        if not is_used or not are_read or bool(self._opened) != (self.load in _BY_PILLOW):
             raise self._error(node, "it opens a file that it does not return")
         n_calls = self._n_until_closed
         if n_calls is not None and (n_calls == 0 or n_calls != len(self._calls)):
@@ -111,12 +114,18 @@ class FileEvaluator(Evaluator):
     def _loaded_lazily(self, node: ast.AST, opened: Opened, load: Any) -> ImageValue:
         """An opened image that may not be converted, and so not have read its pixels."""
         self._is_lazy = True
-        return self._loaded(node, self._path_of(node, opened), load)
+        return self._used(node, opened, load)
 
-    def _path_of(self, node: ast.AST, opened: Opened) -> Value:
+    def _used(self, node: ast.AST, opened: Opened, load: Any) -> ImageValue:
+        """An opened image that is used, of which several may be made."""
         if opened.is_closed:
             raise self._error(node, _CLOSED)
-        return opened.path
+        if opened.loaded_by is None:
+            opened.loaded_by = load
+            return self._loaded(node, opened.path, load)
+        if opened.loaded_by is not load:
+            raise self._error(node, "it uses an opened image with and without a conversion")
+        return ImageValue(0)
 
     def _with(self, statement: ast.With) -> None:
         """Executes ``with open(path, "rb") as file:`` or ``with Image.open(path) as image:``."""
@@ -141,8 +150,14 @@ class FileEvaluator(Evaluator):
                         self._n_until_closed = len(self._calls)
 
     def _import(self, statement: ast.ImportFrom) -> None:
-        """Executes ``from torchvision import get_image_backend``, as torchvision's loader does."""
+        """Executes ``from PIL import Image``; or ``from torchvision import get_image_backend``, as
+        torchvision's loader does."""
         names = [(one.name, one.asname) for one in statement.names]
+        if (statement.module, names) == ("PIL", [("Image", None)]):
+            import PIL.Image
+
+            self._names["Image"] = PIL.Image
+            return
         if (statement.module, names) != ("torchvision", [("get_image_backend", None)]):
             raise self._error(statement, "it imports a module")
         self._names["get_image_backend"] = get_image_backend()
@@ -195,9 +210,11 @@ class FileEvaluator(Evaluator):
         is_converted = (arguments, keywords) in ((["RGB"], {}), ([], {"mode": "RGB"}))
         if node.func.attr != "convert" or not is_converted:
             raise self._error(node, "it does not convert the opened image to RGB first")
-        return self._loaded(node, self._path_of(node, opened), opened.load)
+        return self._used(node, opened, opened.load)
 
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
+        if self.path is not None and self.load is load and path.is_same(self.path):
+            return ImageValue(0)  # the same file once more
         if self.inner is not None or self.load is not None:
             raise self._error(node, "it opens more than one file")
         is_pil = type(load) is not tensor_files.TensorLoader

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -23,10 +24,17 @@ from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
 from feedmill.planner.evaluating import is_own
 from feedmill.planner.files import open_as_is
 from feedmill.planner.image_calls import Convert, ImageValue
-from feedmill.planner.item_evaluating import DictSample, ItemEvaluator, Sample, parts_of
+from feedmill.planner.item_evaluating import (
+    DictSample,
+    ItemEvaluator,
+    Sample,
+    parts_of,
+    with_elements,
+)
 from feedmill.planner.items import check_classes
 from feedmill.planner.looked_up import Value, the_object
-from feedmill.planner.samples import IMAGE, PAIR, Fields
+from feedmill.planner.samples import IMAGE, PAIR, VALUE, Fields, Tree
+from feedmill.planner.view_calls import MadeList
 
 _SIZED = (list, tuple, np.ndarray)
 
@@ -40,6 +48,7 @@ class OwnDataset:
         load: path -> PIL image, or a TensorLoader, if it opens a file.
         table: of Hugging Face, of which it takes rows; None: none.
         calls: the transforms that it applies, in order.
+        views: those of each image, if it makes several of the one that it opens.
         takes_pil: it was evaluated for a PIL image in the inner dataset's sample.
         arrangement: as BaseDataset's.
     """
@@ -51,14 +60,11 @@ class OwnDataset:
         self.load = evaluator.load
         self.table = evaluator.table
         self.calls = evaluator.calls
+        self.views = evaluator.views if len(evaluator.views) > 1 else []
+        self._views_of_calls = evaluator.views_of_calls
         self.takes_pil = evaluator.takes_pil
         parts = parts_of(result)
-        names = tuple(IMAGE if type(one) is ImageValue else "value" for one in parts)
-        self.arrangement: Any = names[0]
-        if type(result) is Sample:
-            self.arrangement = PAIR if len(parts) == 2 and names[0] == IMAGE else names
-        elif type(result) is DictSample:
-            self.arrangement = Fields(tuple(result), names)
+        self.arrangement = _arrangement(result)
         self._path = evaluator.path
         self._rest = [one for one in parts if type(one) is Value]
         self._find_inner: Any = None
@@ -137,8 +143,11 @@ class OwnDataset:
 
     def _copy(self, transform: Any, inner: Any) -> Any:
         transforms = [one for one in self.calls if type(one) is not Convert]
-        others = dict.fromkeys(map(id, transforms[1:]), _same)
+        others: dict[int, Any] = dict.fromkeys(map(id, transforms[1:]), _same)
         others.update((id(one), transform) for one in transforms[:1])
+        if self.views:
+            in_turn = _InTurn(transform, self.calls, self._views_of_calls)
+            others = {id(one): partial(in_turn.call, one) for one in transforms}
         if self.inner is not None:
             others[id(self.inner)] = inner
         return _with_others(self._dataset, others)
@@ -146,6 +155,62 @@ class OwnDataset:
 
 def _same(image: Any) -> Any:
     return image
+
+
+class _InTurn:
+    """Stands for the transforms of a dataset that makes several images, for one sample.
+
+    Args:
+        transform: as BaseDataset's with_transform() takes it; makes an image at the first call for
+            it. Later calls return it as it is.
+        calls: the calls that the dataset makes, in order.
+        views: the number of the image that each call makes.
+    """
+
+    def __init__(self, transform: Any, calls: list[Any], views: list[int]) -> None:
+        self._transform = transform
+        pairs = zip(calls, views, strict=True)
+        self._calls = [(call, view) for call, view in pairs if type(call) is not Convert]
+        self._n_calls = 0
+
+    def call(self, called: Any, image: Any) -> Any:
+        """A call in the place of a transform.
+
+        Args:
+            called: the transform.
+        """
+        at = self._n_calls
+        self._n_calls += 1
+        if at >= len(self._calls) or self._calls[at][0] is not called:
+            # The dataset was changed. The image of another call differs.
+            at = next(n for n, (one, _) in enumerate(self._calls) if one is called)
+        view = self._calls[at][1]
+        if view in (other for _, other in self._calls[:at]):
+            return image
+        return self._transform(image, view=view)
+
+
+def _arrangement(result: Any) -> Any:
+    """The arrangement, as BaseDataset's, of what a ``__getitem__`` returns."""
+    parts = list(result.values()) if type(result) is DictSample else result
+    if type(result) in (Sample, DictSample):
+        kinds = set(map(type, parts))
+        n_images = sum(type(one) is ImageValue for one in parts)
+        if kinds <= {ImageValue, Value} and n_images == 1:
+            names = tuple(IMAGE if type(one) is ImageValue else VALUE for one in parts)
+            if type(result) is DictSample:
+                return Fields(tuple(result), names)
+            return PAIR if len(names) == 2 and names[0] == IMAGE else names
+    return IMAGE if type(result) is ImageValue else _tree(result)
+
+
+def _tree(result: Any) -> Any:
+    """A Tree, or a part of one."""
+    if type(result) is DictSample:
+        return Tree(dict, tuple(map(_tree, result.values())), tuple(result))
+    if type(result) is Sample or type(result) is MadeList:
+        return Tree(tuple if type(result) is Sample else list, tuple(map(_tree, result)))
+    return result.view if type(result) is ImageValue else VALUE
 
 
 def is_readable(dataset: Any) -> bool:
@@ -174,7 +239,8 @@ def read_own(dataset: Any) -> OwnDataset:
         raise NotUnderstood("its __getitem__ has no source in Python")
     evaluator = ItemEvaluator(method)
     found = OwnDataset(dataset, evaluator, evaluator.sample(dataset))
-    if evaluator.follows_functions:
+    evaluator.check_order()
+    if evaluator.follows_functions or evaluator.calls_elements or found.views:
         _check_copies(dataset, method, evaluator)
     return found
 
@@ -219,9 +285,10 @@ def _with_others(instance: Any, others: dict[int, Any]) -> Any:
     """A copy of an object with other attributes in the place of some.
 
     Args:
-        others: by the id() of the present value.
+        others: by the id() of the present value, also for elements of lists and dicts.
     """
     copied = object.__new__(type(instance))
     own = attributes_of(instance).items()
     vars(copied).update((name, others.get(id(value), value)) for name, value in own)
+    vars(copied).update(with_elements(instance, others))
     return copied

@@ -23,7 +23,7 @@ from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
 from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
-from feedmill.planner.samples import PAIR, Fields, Support, unsupported
+from feedmill.planner.samples import PAIR, Fields, Support, Tree, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
@@ -60,9 +60,9 @@ def _recognise(loader: Any) -> Support:
         return unsupported(*reasons)
     changes_images = options.dtype or options.memory_format is not torch.contiguous_format
     has_views = bool(getattr(source.plan, "more_views", ()))
-    if changes_images and (has_views or isinstance(source.arrangement, Fields)):
+    if changes_images and (has_views or isinstance(source.arrangement, (Fields, Tree))):
         return unsupported(
-            "the dataset's samples are dicts or have several images, to which dtype= and "
+            "the dataset's samples hold dicts, lists or several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
         )
     if changes_images and gives_pil(source):

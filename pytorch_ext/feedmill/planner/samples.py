@@ -6,7 +6,7 @@ import bisect
 import copy
 import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MAX_PATH_BYTES = 4095
 # The parts of a sample, and the arrangement of most samples. Other arrangements are tuples of
-# parts, Fields, or a single part; each holds the image once.
-IMAGE, TARGET, INDEX = "image", "target", "index"
+# parts, Fields, or a single part, each of which holds the image once; and Trees.
+IMAGE, TARGET, INDEX, VALUE = "image", "target", "index", "value"
 PAIR = (IMAGE, TARGET)
 # Types in which feedmill_item may return an encoded image.
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
@@ -50,6 +50,73 @@ class Fields:
         return f"{{{', '.join(pairs)}}}"
 
 
+@dataclass(frozen=True)
+class Tree:
+    """The arrangement of samples that hold several images, or lists and dicts in others.
+
+    Attributes:
+        kind: list, tuple or dict.
+        parts: in order: Trees, the number of an image among several, or VALUE.
+        keys: of the dict.
+    """
+
+    kind: type
+    parts: tuple[Tree | int | str, ...]
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        names = [f"image {one + 1}" if type(one) is int else str(one) for one in self.parts]
+        if self.kind is dict:
+            return f"{{{', '.join(f'{key!r}: {one}' for key, one in zip(self.keys, names))}}}"
+        return f"[{', '.join(names)}]" if self.kind is list else f"({', '.join(names)})"
+
+    def leaves(self) -> list[tuple[int | str, type]]:
+        """The parts, also of Trees within, in order, and the types of what holds each."""
+        found: list[tuple[int | str, type]] = []
+        for one in self.parts:
+            found += one.leaves() if isinstance(one, Tree) else [(one, self.kind)]
+        return found
+
+    @property
+    def n_images(self) -> int:
+        return sum(type(one) is int for one, _ in self.leaves())
+
+    def filled(
+        self, images: Sequence[Any], rest: Iterator[Any], of_tuples: Callable[[list[Any]], Any]
+    ) -> Any:
+        """Lists and dicts of images and the other parts.
+
+        Args:
+            of_tuples: list or tuple: what is made where the sample holds tuples.
+        """
+        values = [
+            one.filled(images, rest, of_tuples) if isinstance(one, Tree)
+            else images[one] if isinstance(one, int) else next(rest)
+            for one in self.parts
+        ]
+        if self.kind is dict:
+            return dict(zip(self.keys, values))
+        return of_tuples(values) if self.kind is tuple else values
+
+    def values_of(self, sample: Any) -> list[Any] | None:
+        """The values of all leaves() in a sample; None: it is not arranged like this."""
+        if type(sample) is not self.kind:
+            return None
+        if type(sample) is dict:
+            if tuple(sample) != self.keys:
+                return None
+            sample = list(sample.values())
+        if len(sample) != len(self.parts):
+            return None
+        found: list[Any] = []
+        for one, value in zip(self.parts, sample):
+            values = one.values_of(value) if isinstance(one, Tree) else [value]
+            if values is None:
+                return None
+            found += values
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class BaseDataset:
     """A dataset that holds samples itself, so not a Subset or ConcatDataset; and its transform as
@@ -68,7 +135,9 @@ class BaseDataset:
         arrangement: of the sample's parts in what the dataset returns. If it is not PAIR, find()
             returns the parts other than the image in the place of the target, as a tuple.
         with_transform: (transform, copy_with): returns a copy of the dataset that calls another
-            transform. None: copy_with(dataset, transform) does, as the dataset calls the value of
+            transform. If the dataset itself makes several images of one, it calls
+            transform(image, view=number) for each, and the copy is good for one sample. None:
+            copy_with(dataset, transform) does, as the dataset calls the value of
             its attribute ``transform`` or ``transforms``.
         makes_samples: a sample that the native code can't load is made by the dataset's own
             __getitem__, which may replace it by another one and uses -1 for a target that is None,
@@ -78,12 +147,14 @@ class BaseDataset:
         is_turned: load() turns images as their metadata says, so that their size may be another
             than in the file's header.
         left: keys of the dataset's samples with values that native samples do not have.
-        views: the steps of each image, if the transform makes a list of several; `steps` is empty
-            then.
+        views: the steps of each image, if the transform makes a list of several, or the dataset
+            calls several transforms; `steps` is empty then.
         rejects: images that only load() can load, as fm_config.rejected_formats, beside those of
             formats that all datasets reject.
         keeps_mode: images that are not RGB may stay as they are, so that samples may have different
             shapes and types.
+        converts: the transform first converts images of any mode to RGB. load() does this, too, for
+            `steps` and `views`, which do not.
     """
 
     dataset: Any
@@ -103,6 +174,7 @@ class BaseDataset:
     views: tuple[tuple[Step, ...], ...] = ()
     rejects: int = 0
     keeps_mode: bool = False
+    converts: bool = False
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
@@ -146,8 +218,48 @@ def as_returned(arrangement: Any, image: Any, rest: Any) -> Any:
     """A sample as the dataset returns it, of the image and find()'s target."""
     if arrangement == PAIR:
         return image, rest
+    if isinstance(arrangement, Tree):
+        return arrangement.filled(_images_of(arrangement, image), iter(rest), tuple)
     values = arranged(arrangement, image, rest)
     return tuple(values) if type(values) is list else values
+
+
+def taken_apart(arrangement: Any, sample: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The image, or the list of images, in a sample that a dataset returned, and the other parts;
+    None: it is not arranged like this."""
+    if isinstance(arrangement, Tree):
+        values = arrangement.values_of(sample)
+        if values is None:
+            return None
+        images, rest = {}, []
+        for (part, _), value in zip(arrangement.leaves(), values):
+            if isinstance(part, int):
+                images[part] = value
+            else:
+                rest.append(value)
+        return images[0] if len(images) == 1 else [images[n] for n in sorted(images)], tuple(rest)
+    if arrangement == IMAGE:
+        return sample, ()
+    if isinstance(arrangement, Fields):
+        if type(sample) is not dict or tuple(sample) != arrangement.keys:
+            return None
+        sample = tuple(sample.values())
+    elif type(sample) not in (tuple, list) or len(sample) != len(arrangement):
+        return None
+    image = as_parts(arrangement).index(IMAGE)
+    return sample[image], (*sample[:image], *sample[image + 1 :])
+
+
+def holders(arrangement: Any) -> list[type]:
+    """The types of what holds each of the parts other than images: dict or another."""
+    if isinstance(arrangement, Tree):
+        return [kind for part, kind in arrangement.leaves() if part == VALUE]
+    kind = dict if isinstance(arrangement, Fields) else tuple
+    return [kind for part in as_parts(arrangement) if part != IMAGE]
+
+
+def _images_of(arrangement: Tree, image: Any) -> Sequence[Any]:
+    return [image] if arrangement.n_images == 1 else image
 
 
 def described(arrangement: Any) -> str:
@@ -157,7 +269,7 @@ def described(arrangement: Any) -> str:
 
 def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
     """A sample, or a batch's columns, of an image and the other parts: a list, a dict, or the image
-    alone. The image may be a list of views.
+    alone. The image may be a list of views. Tuples become lists, as torch makes them.
 
     Args:
         arrangement: as BaseDataset's.
@@ -167,6 +279,8 @@ def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
     if arrangement == IMAGE:
         return image
     others = iter(rest)
+    if isinstance(arrangement, Tree):
+        return arrangement.filled(_images_of(arrangement, image), others, list)
     values = [image if part == IMAGE else next(others) for part in as_parts(arrangement)]
     return dict(zip(arrangement.keys, values)) if isinstance(arrangement, Fields) else values
 

@@ -19,12 +19,8 @@ from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.random_states import seeded_states, streams_of
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_augment import N_LISTED, OPERATIONS
+from feedmill.planner.view_calls import NEVER_DRAW
 
-# Names of torchvision's transforms that never draw.
-_NEVER_DRAW = (
-    "Resize", "CenterCrop", "Pad", "Grayscale", "ToTensor", "PILToTensor", "Normalize",
-    "ConvertImageDtype", "ToImage", "ToDtype", "ToPILImage", "Compose",
-)
 _WITHOUT_DRAWS = tuple(
     KINDS[name]
     for name in ("Resize", "CenterCrop", "Pad", "Grayscale", "halving CenterCrop")
@@ -56,7 +52,7 @@ def draws_in_vain(steps: Iterable[Step]) -> bool:
         is_of_torchvision = step.module.startswith("torchvision.transforms.")
         return (
             is_of_torchvision
-            and type(step.transform).__name__ in _NEVER_DRAW
+            and type(step.transform).__name__ in NEVER_DRAW
             and all(map(is_known, step.children))
         )
 

@@ -147,7 +147,7 @@ def read_transforms(
 ) -> TransformPlan:
     """As read_transform(), for several transforms that are applied in order."""
     if len(transforms) == 1 and (views := views_in(transforms[0])) is not None:
-        return _read_views(views, size, channels, given)
+        return read_views(views, size, channels, given)
     reader = _TransformReader(size, PixelValues(channels))
     try:
         reader.begin(given)
@@ -175,10 +175,13 @@ def read_transforms(
     return TransformPlan(plan, tuple(reader.steps), converts=reader.converts)
 
 
-def _read_views(
-    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int, given: str
+def read_views(
+    views: Sequence[Sequence[Any]],
+    size: tuple[int, int] | None = None,
+    channels: int = 3,
+    given: str = GIVEN_RGB,
 ) -> TransformPlan:
-    """Translates the transforms of each view into a plan for all of them."""
+    """As read_transforms(), for the transforms of each of several views: a plan for all of them."""
     read = [read_transforms(transforms, size, channels, given) for transforms in views]
     reasons = list(dict.fromkeys(reason for one in read for reason in one.reasons))
     if any(one.views for one in read):
@@ -195,11 +198,25 @@ def _read_views(
         reasons.append(f"the views have more than {MAX_VIEW_OPS} steps, the native limit")
     if len({one.converts for one in read}) > 1:
         reasons.append("only some of the views of a sample are converted to RGB")
+    if given == GIVEN_TENSOR and any(_is_in_place(step) for one in read for step in one.steps):
+        reasons.append("a view of a sample may change the loaded tensor, which all views share")
     if reasons:
         return TransformPlan(None, reasons=tuple(reasons))
     plan = replace(plans[0], more_views=tuple(plans[1:]))
     steps = tuple(one.steps for one in read)
     return TransformPlan(plan, views=steps, converts=read[0].converts)
+
+
+def _is_in_place(step: Step) -> bool:
+    """Whether a transform may change the tensor that it is given."""
+    transform = step.transform
+    if isinstance(transform, TensorCall):
+        name = transform.name
+        return name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
+    is_erasing = step.module == timm_objects.ERASING
+    return is_erasing or bool(getattr(transform, "inplace", False)) or any(
+        map(_is_in_place, step.children)
+    )
 
 
 # ---- reading -------------------------------------------------------------------------------------
