@@ -26,9 +26,8 @@ def deferred_images() -> Iterator[None]:
     if why_not():
         yield
         return
-    from feedmill.deferred import composed, patches
+    from feedmill.deferred import patches
 
-    composed.read_again()
     with patches.deferring():
         yield
 

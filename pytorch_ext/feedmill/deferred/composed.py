@@ -46,6 +46,10 @@ from feedmill.planner.untouched import is_original
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
 _TORCH_STATE_BYTES = 5056
+# Where transforms look their functions up.
+_FUNCTIONALS = (
+    _internals.FUNCTIONAL, _internals.FUNCTIONAL_PIL, "torchvision.transforms.v2.functional",
+)
 # The first images of a Compose go both ways, and must come out alike.
 _N_COMPARED = 6
 # What may follow the conversion to a tensor: of what others give, such as a RandomCrop, the strides
@@ -132,7 +136,8 @@ class _Known:
         self._plan: Plan | None = None
         self._generators: type[_Drawn] = _Drawn
         try:
-            self._watch = Watch(compose)
+            modules = (sys.modules.get(one) for one in _FUNCTIONALS)
+            self._watch = Watch(compose, filter(None, modules))
             self._plan = _plan_of(compose, self._n_threads)
         except CantWatchError:
             return

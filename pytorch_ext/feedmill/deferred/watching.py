@@ -52,12 +52,13 @@ class Watch:
         root: an object whose attributes are plain values, tensors, functions, objects of a
             library's or the script's own classes, or lists, tuples and dicts of these; so are the
             global variables that functions of the script use.
+        modules: of libraries, whose functions are watched, too.
 
     Raises:
         CantWatchError: it refers to something else.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, modules: Iterable[ModuleType] = ()) -> None:
         self._attributes = getattr(root, "__dict__", None)  # of the root
         self._kind = type(root)
         # Objects with their class, and the names and values of their attributes.
@@ -76,6 +77,9 @@ class Watch:
         own = self._attributes
         self._dicts.append((own, tuple(own), tuple(own.values())))
         self._add_attributes(root, own)
+        for module in modules:
+            functions = [name for name, one in vars(module).items() if type(one) is FunctionType]
+            self._add_names(vars(module), functions)
 
     def is_unchanged(self, root: Any) -> bool:
         """Whether nothing has changed. Takes about ten microseconds.
