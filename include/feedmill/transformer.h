@@ -7,6 +7,7 @@
  *     void *const out = malloc(fm_transformer_shape(transformer).sample_bytes);
  *     const fm_source_image image = {.data = data, .data_bytes = n_bytes};
  *     if (fm_transformer_run(transformer, &image, &streams, out, &error)) die(error.message);
+    if (fm_transformer_draw(transformer, width, height, &streams, &error)) die(error.message);
  *     fm_transformer_close(&transformer);
  *
  * One thread at a time may use a transformer; it keeps its memory for the next image.
@@ -49,13 +50,23 @@ FM_API FM_CHECK_RESULT int fm_transformer_open(fm_transformer **out, const fm_tr
 FM_API fm_sample_shape fm_transformer_shape(const fm_transformer *transformer);
 
 /*
- * Transforms an image into `out`. The random parameters are drawn from *streams, which then go on
- * behind them; NULL is an FM_ERR_ARGUMENT. After a failure (FM_ERR_DAMAGED, FORMAT, KIND, LIMIT,
- * NOMEM, ARGUMENT) the streams are as before, and `out` holds anything.
+ * Draws the random parameters for an image of width x height, so that *streams then are as they are
+ * behind that image. FM_ERR_ARGUMENT; FM_ERR_LIMIT if the transform can't be applied natively to an
+ * image of that size. After a failure the streams are as before.
+ */
+FM_API FM_CHECK_RESULT int fm_transformer_draw(fm_transformer *transformer, int32_t width,
+                                               int32_t height, fm_streams *streams,
+                                               fm_error *error);
+
+/*
+ * Transforms an image into `out`, with the random parameters that fm_transformer_draw() draws from
+ * these streams, which stay as they are. After a failure (FM_ERR_DAMAGED, FORMAT, KIND, LIMIT,
+ * NOMEM, ARGUMENT) `out` holds anything.
  */
 FM_API FM_CHECK_RESULT int fm_transformer_run(fm_transformer *transformer,
-                                              const fm_source_image *image, fm_streams *streams,
-                                              void *out, fm_error *error);
+                                              const fm_source_image *image,
+                                              const fm_streams *streams, void *out,
+                                              fm_error *error);
 
 /* Accepts NULL and a pointer to NULL; sets *transformer to NULL. */
 FM_API void fm_transformer_close(fm_transformer **transformer);

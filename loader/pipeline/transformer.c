@@ -13,6 +13,7 @@ struct fm_transformer {
     fm_plan plan;
     fm_decoder *decoder;
     fm_pixels *pixels;
+    fm_draw draws[FM_MAX_OPS]; /* of fm_transformer_draw() */
 };
 
 int fm_transformer_open(fm_transformer **out, const fm_transform *transform,
@@ -85,8 +86,25 @@ static int run_encoded(fm_transformer *transformer, const fm_source_image *image
     return status;
 }
 
+int fm_transformer_draw(fm_transformer *transformer, int32_t width, int32_t height,
+                        fm_streams *streams, fm_error *error) {
+    fm_error_clear(error);
+    if (!transformer || !streams)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "transformer or streams is NULL");
+    if (width < 1 || width > FM_MAX_SIDE || height < 1 || height > FM_MAX_SIDE)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "the image is %d x %d; sides are 1 to %d",
+                            (int)width, (int)height, FM_MAX_SIDE);
+    fm_streams drawn = *streams;
+    const fm_draw_key key = {.streams = &drawn};
+    const fm_plan *const plan = &transformer->plan;
+    const int status =
+        fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, transformer->draws, error);
+    if (!status) *streams = drawn;
+    return status;
+}
+
 int fm_transformer_run(fm_transformer *transformer, const fm_source_image *image,
-                       fm_streams *streams, void *out, fm_error *error) {
+                       const fm_streams *streams, void *out, fm_error *error) {
     fm_error_clear(error);
     if (!transformer || !image || !streams || !out)
         return fm_error_set(error, FM_ERR_ARGUMENT, "transformer, image, streams or out is NULL");
@@ -107,6 +125,5 @@ int fm_transformer_run(fm_transformer *transformer, const fm_source_image *image
         status = fm_pixels_array(transformer->pixels, &key, image->pixels, image->pixels_width,
                                  image->pixels_height, 3, out, error);
     }
-    if (!status) *streams = drawn;
     return status;
 }

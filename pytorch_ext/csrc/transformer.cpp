@@ -133,74 +133,98 @@ bool image_from_tuple(PyObject *tuple, fm_source_image *image) {
     return true;
 }
 
-// Runs the transformer without the GIL. Returns a new reference: None, or a text that says why not.
-PyObject *run(Transformer *self, const fm_source_image &image, fm_streams *streams,
-              unsigned long long address) {
+// Calls a function with the transformer's handle, unless another thread is in a call of it. Returns
+// a new reference: None, or a text that says why not.
+template <typename Call> PyObject *called(Transformer *self, Call call) {
     if (self->is_busy) {
         PyErr_SetString(PyExc_RuntimeError, "another thread uses this transformer");
         return nullptr;
     }
     self->is_busy = true;
     fm_error error;
-    const int status = without_gil([&] {
-        return fm_transformer_run(self->handle, &image, streams,
-                                  reinterpret_cast<void *>(uintptr_t(address)), &error);
-    });
+    const int status = call(self->handle, &error);
     self->is_busy = false;
     if (status) return text_from(error.message).release();
     Py_RETURN_NONE;
 }
 
-// Draws from an fm_streams as bytes, and returns it as bytes as it is behind the image.
-PyObject *run_with_streams(Transformer *self, const fm_source_image &image, PyObject *bytes,
-                           unsigned long long address) {
+bool streams_from_bytes(PyObject *bytes, fm_streams *streams) {
     char *data;
     Py_ssize_t n_bytes;
-    if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return nullptr;
-    fm_streams streams;
-    if (size_t(n_bytes) != sizeof(streams)) {
-        PyErr_Format(PyExc_ValueError, "the state has %zd bytes, not %zu", n_bytes,
-                     sizeof(streams));
-        return nullptr;
+    if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
+    if (size_t(n_bytes) == sizeof(*streams)) {
+        std::memcpy(streams, data, sizeof(*streams));
+        return true;
     }
-    std::memcpy(&streams, data, sizeof(streams));
-    Ref result(run(self, image, &streams, address));
-    if (!result || result.get() != Py_None) return result.release();
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams), sizeof(streams));
+    PyErr_Format(PyExc_ValueError, "the state has %zd bytes, not %zu", n_bytes, sizeof(*streams));
+    return false;
 }
 
-// Draws from torch's generator, whose state is at an address (0: from none), and from Python's if
-// its state is given.
-PyObject *run_with_states(Transformer *self, const fm_source_image &image, PyObject *state_address,
-                          PyObject *python_state, unsigned long long address) {
-    const unsigned long long at = PyLong_AsUnsignedLongLong(state_address);
-    if (PyErr_Occurred()) return nullptr;
-    auto *const state = reinterpret_cast<TorchState *>(uintptr_t(at));
-    fm_streams before = state ? streams_of(*state) : streams_of(TorchState{});
-    if (python_state && !read_python_state(python_state, &before)) return nullptr;
-    fm_streams streams = before;
-    Ref result(run(self, image, &streams, address));
-    if (!result || result.get() != Py_None) return result.release();
-    const bool drew_from_python = streams.has_python_normal != before.has_python_normal ||
-                                  has_drawn(streams.python, before.python);
-    if ((drew_from_python && !python_state) || has_drawn(streams.numpy, before.numpy))
-        Py_RETURN_FALSE;
-    if (python_state) result = Ref(python_state_of(streams, python_state));
-    if (result && state) go_on(state, streams, before);
-    return result.release();
+// The states of generators as Python gives them: an fm_streams as bytes; or the address of torch's
+// state (0: none), and maybe Python's state.
+struct States {
+    PyObject *state = nullptr, *python_state = nullptr;
+    TorchState *of_torch = nullptr;
+    fm_streams streams;
+
+    // False: a Python exception is set.
+    bool read() {
+        if (PyBytes_CheckExact(state)) return streams_from_bytes(state, &streams);
+        of_torch = reinterpret_cast<TorchState *>(uintptr_t(PyLong_AsUnsignedLongLong(state)));
+        if (PyErr_Occurred()) return false;
+        streams = of_torch ? streams_of(*of_torch) : streams_of(TorchState{});
+        return !python_state || read_python_state(python_state, &streams);
+    }
+
+    // The states behind an image, once `streams` are; torch's is written to where it is. A new
+    // reference: see _native.pyi.
+    PyObject *behind(const fm_streams &before) {
+        if (PyBytes_CheckExact(state))
+            return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams),
+                                             sizeof(streams));
+        const bool drew_from_python = streams.has_python_normal != before.has_python_normal ||
+                                      has_drawn(streams.python, before.python);
+        if ((drew_from_python && !python_state) || has_drawn(streams.numpy, before.numpy) ||
+            (!of_torch && has_drawn(streams.torch, before.torch)))
+            Py_RETURN_FALSE;
+        Ref result =
+            python_state ? Ref(python_state_of(streams, python_state)) : Ref::borrow(Py_None);
+        if (result && of_torch) go_on(of_torch, streams, before);
+        return result.release();
+    }
+};
+
+PyObject *transformer_draw(PyObject *object, PyObject *args) {
+    States states;
+    int width, height;
+    if (!PyArg_ParseTuple(args, "iiO|O!", &width, &height, &states.state, &PyTuple_Type,
+                          &states.python_state) ||
+        !states.read())
+        return nullptr;
+    const fm_streams before = states.streams;
+    // With the GIL: no other thread of Python draws between the states before and those behind.
+    const Ref result(called(as_transformer(object), [&](fm_transformer *handle, fm_error *error) {
+        return fm_transformer_draw(handle, width, height, &states.streams, error);
+    }));
+    if (!result || result.get() != Py_None) return Ref::borrow(result.get()).release();
+    return states.behind(before);
 }
 
 PyObject *transformer_run(PyObject *object, PyObject *args) {
-    PyObject *source, *state, *python_state = nullptr;
+    PyObject *source;
+    States states;
     unsigned long long address;
     fm_source_image image{};
-    if (!PyArg_ParseTuple(args, "O!KO|O!", &PyTuple_Type, &source, &address, &state, &PyTuple_Type,
-                          &python_state) ||
-        !image_from_tuple(source, &image))
+    if (!PyArg_ParseTuple(args, "O!KO|O!", &PyTuple_Type, &source, &address, &states.state,
+                          &PyTuple_Type, &states.python_state) ||
+        !image_from_tuple(source, &image) || !states.read())
         return nullptr;
-    Transformer *const self = as_transformer(object);
-    return PyBytes_CheckExact(state) ? run_with_streams(self, image, state, address)
-                                     : run_with_states(self, image, state, python_state, address);
+    return called(as_transformer(object), [&](fm_transformer *handle, fm_error *error) {
+        return without_gil([&] {
+            return fm_transformer_run(handle, &image, &states.streams,
+                                      reinterpret_cast<void *>(uintptr_t(address)), error);
+        });
+    });
 }
 
 PyObject *transformer_shape(PyObject *object, void *) {
@@ -212,6 +236,8 @@ PyObject *transformer_shape(PyObject *object, void *) {
 
 Ref make_transformer_type(PyObject *module) {
     static PyMethodDef methods[] = {
+        method_entry<transformer_draw>("draw", METH_VARARGS,
+                                       "The generators behind an image; see _native.pyi."),
         method_entry<transformer_run>("run", METH_VARARGS, "Transforms an image; see _native.pyi."),
         {nullptr, nullptr, 0, nullptr}};
     static PyGetSetDef attributes[] = {

@@ -330,36 +330,44 @@ class Transformer:
         """Arguments as Loader's. Raises ValueError."""
 
     @overload
-    def run(
+    def draw(
         self,
-        source: tuple[bytes] | tuple[bytes, int, int],  # a file; or RGB pixels, width and height
-        address: int,  # of writable memory for the result
+        width: int,
+        height: int,
         state: int,  # address of a torch.get_rng_state(), or 0 if the transform draws nothing
         /,
     ) -> str | Literal[False] | None:
-        """Transforms an image: None; a text: why it is not supported natively; False: the transform
-        draws from other generators than torch's, and the result is not the wanted one. The state is
-        set to what torch's generator has behind the image if None is returned, else not changed.
-        Releases the GIL."""
+        """Sets the state to what it is behind an image of that size, and returns None. A text: such
+        an image is not supported natively. False: the transform draws from other generators, too.
+        The state is not changed then."""
 
     @overload
-    def run(
+    def draw(
         self,
-        source: tuple[bytes] | tuple[bytes, int, int],
-        address: int,
+        width: int,
+        height: int,
         state: int,
         python_state: tuple[Any, ...],  # a random.getstate()
         /,
     ) -> str | Literal[False] | tuple[Any, ...]:
-        """The same, for a transform that draws from Python's generator, too: the state that this
-        has behind the image; a text; or False: it draws from NumPy's."""
+        """The same, for a transform that draws from Python's generator, too: returns its state
+        behind the image."""
 
     @overload
-    def run(
-        self, source: tuple[bytes] | tuple[bytes, int, int], address: int, state: bytes, /
-    ) -> bytes | str:
+    def draw(self, width: int, height: int, state: bytes, /) -> bytes | str:
         """The same, for a transform that draws from any generator: `state` is an fm_streams, and
         the result the one behind the image, or a text."""
+
+    def run(
+        self,
+        source: tuple[bytes] | tuple[bytes, int, int],  # a file; or RGB pixels, width and height
+        address: int,  # of writable memory for the result
+        state: int | bytes,  # as draw() takes it; the states stay as they are
+        python_state: tuple[Any, ...] = ...,
+        /,
+    ) -> str | None:
+        """Transforms an image with the random numbers for which draw() drew: None; a text: why it
+        is not supported natively. Releases the GIL."""
 
 def disk_cache_walk(
     path: str | bytes | PathLike[str],

@@ -1,11 +1,14 @@
 """torchvision's Compose by one native call on deferred images: results, random numbers and errors
 are torchvision's, and changes of a Compose are noticed."""
 
+import colorsys
 import copy
+import enum
 import gc
 import os
 import random
 import threading
+import types
 import weakref
 
 import feedmill
@@ -411,6 +414,184 @@ def test_changes_of_functions_and_classes_are_noticed(files, monkeypatch):
         assert run_deferred(work, files)[1] >= N_NATIVE - 1
 
 
+class Often(v1.RandomHorizontalFlip):
+    pass
+
+
+class OfEnum(enum.Enum):
+    ONE = 1
+
+
+class Items(list):
+    pass
+
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", None)
+
+    def forward(self, image):
+        return image if self.mask is None else ImageOps.mirror(image)
+
+
+MODULE = types.ModuleType("a_module")
+MODULE.p = 0.0
+OfEnum.ONE.p = 0.0
+
+
+def of_a_module(image):
+    return ImageOps.mirror(image) if random.random() < MODULE.p else image
+
+
+def of_an_enum(image):
+    return ImageOps.mirror(image) if random.random() < OfEnum.ONE.p else image
+
+
+def of_itself(image):
+    return ImageOps.mirror(image) if random.random() < of_itself.p else image
+
+
+of_itself.p = 0.0
+
+
+def with_import(image):
+    import colorsys
+
+    return ImageOps.mirror(image) if hasattr(colorsys, "changed_by_a_test") else image
+
+
+# A step that is put before Resize and ToTensor; what is changed, and how it is changed back.
+HIDDEN = {
+    "a module": (lambda: of_a_module, lambda step: setattr(MODULE, "p", 1.0),
+                 lambda: setattr(MODULE, "p", 0.0)),
+    "an enum": (lambda: of_an_enum, lambda step: setattr(OfEnum.ONE, "p", 1.0),
+                lambda: setattr(OfEnum.ONE, "p", 0.0)),
+    "a function's attribute": (lambda: of_itself, lambda step: setattr(of_itself, "p", 1.0),
+                               lambda: setattr(of_itself, "p", 0.0)),
+    "an import": (lambda: with_import, lambda step: setattr(colorsys, "changed_by_a_test", 1),
+                  lambda: vars(colorsys).pop("changed_by_a_test", None)),
+    "a method that a class gets": (
+        Often, lambda step: setattr(Often, "forward", lambda self, image: ImageOps.flip(image)),
+        lambda: delattr(Often, "forward") if "forward" in vars(Often) else None),
+    "a method of v2": (
+        v2.RandomHorizontalFlip,
+        lambda step: setattr(v2.RandomHorizontalFlip, "forward", lambda self, image: image),
+        lambda: vars(v2.RandomHorizontalFlip).get("forward") and delattr(
+            v2.RandomHorizontalFlip, "forward")),
+    "a buffer": (Masked, lambda step: setattr(step, "mask", torch.ones(1)), lambda: None),
+    "an item of a list of one's own": (
+        lambda: v1.Resize(Items([40, 40])), lambda step: step.size.__setitem__(0, 30),
+        lambda: None),
+    "an own method of RandAugment": (
+        v1.RandAugment,
+        lambda step: setattr(step, "_augmentation_space", lambda *args: {
+            "Identity": (torch.tensor(0.0), False)}), lambda: None),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_hidden_changes_are_noticed_or_the_transform_is_left(files, name):
+    make, change, undo = HIDDEN[name]
+
+    def changing():
+        step = make()
+        compose = v1.Compose([step, v1.Resize((20, 24)), v1.ToTensor()])
+        calls = []
+
+        def call(image):
+            if len(calls) == 10:
+                change(step)
+            calls.append(1)
+            return compose(image)
+
+        return call
+
+    try:
+        found, _ = run_deferred(changing(), files)
+        undo()
+        assert found == run(changing(), files)
+    finally:
+        undo()
+
+
+@pytest.mark.parametrize("change", [
+    lambda mean: mean.data.mul_(2), lambda mean: mean.numpy().__imul__(2),
+    lambda mean: mean.requires_grad_(),
+])
+def test_changes_of_a_tensor_are_noticed(files, change):
+    def changing():
+        mean = torch.tensor(MEAN)
+        compose = v1.Compose([v1.Resize((20, 24)), v1.ToTensor(), v1.Normalize(mean, STD)])
+        calls = []
+
+        def call(image):
+            if len(calls) == 10:
+                change(mean)
+            calls.append(1)
+            return compose(image).detach()
+
+        return call
+
+    found, n = run_deferred(changing(), files)
+    assert found == run(changing(), files) and n >= 10 - N_COMPARED
+
+
+class Chained:
+    def __init__(self, n):
+        self.next = Chained(n - 1) if n else None
+
+
+class WithoutDict:
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+class Proxy:
+    @property
+    def __class__(self):
+        raise RuntimeError("there is no object behind this proxy")
+
+
+def test_what_can_not_be_watched_raises_nothing(files):
+    def normalize(mean):
+        return v1.Compose([v1.Resize((9, 9)), v1.ToTensor(), v1.Normalize(mean, STD)])
+
+    with torch.inference_mode():
+        mean = torch.tensor(MEAN)
+    transforms = [normalize(mean), normalize(torch.nn.Parameter(torch.tensor(MEAN)))]
+    for held in (Chained(300), WithoutDict(), Proxy()):
+        transforms.append(NATIVE["evaluation"]())
+        transforms[-1].held = held
+    for transform in transforms:
+        def work(image, transform=transform):
+            return transform(image).detach()
+
+        assert run_deferred(work, files)[0] == run(work, files)
+
+
+def test_a_method_of_one_image_is_called(files):
+    transform = NATIVE["training"]()
+
+    def work(image):
+        image.crop = lambda box: Image.new("RGB", (40, 40), (9, 99, 199))
+        return transform(image)
+
+    assert run_deferred(work, files) == (run(work, files), 0)
+
+
+def test_a_lower_limit_of_pixels_is_noticed(files, monkeypatch):
+    transform = NATIVE["evaluation"]()
+    with feedmill.deferred_images():
+        image = Image.open(files[0]).convert("RGB")
+        run(transform, files)
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
+        with pytest.warns(Image.DecompressionBombWarning):
+            transform(image)
+
+
 class Seen(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
@@ -456,6 +637,27 @@ def test_transforms_are_not_kept(files):
     gc.collect()
     assert gone() is None
     assert all(one is not None for one in composed._known)
+
+
+class Holder:
+    """Its transform refers to it, and so to itself."""
+
+    def __init__(self):
+        self.transform = v1.Compose([
+            v1.Lambda(lambda image: self.convert(image)), v1.Resize((9, 9)), v1.ToTensor(),
+        ])
+
+    def convert(self, image):
+        return image.convert("RGB")
+
+
+def test_what_refers_to_itself_is_not_kept(files):
+    holder = Holder()
+    assert run_deferred(holder.transform, files)[0] == run(holder.transform, files)
+    gone = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert gone() is None
 
 
 def test_copies_are_their_own(files):
@@ -511,6 +713,27 @@ def test_threads(files):
 
 
 # ---- datasets ------------------------------------------------------------------------------------
+
+
+def test_threads_draw_different_numbers(files):
+    """As with torchvision, no two threads draw the same numbers of torch's generator."""
+    transform = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
+    wide = files[0].parent / "wide.jpg"
+    helpers.save_jpeg(wide, 300, 400)
+
+    def work(found):
+        with feedmill.deferred_images():
+            for _ in range(60):
+                found.append(described(transform(Image.open(wide).convert("RGB"))))
+
+    work([])  # the first images are compared
+    results = [[] for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(found,)) for found in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one for found in results for one in found}) == 240
 
 
 class Pairs(Dataset):

@@ -31,6 +31,7 @@ KNOWN = {
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
     ("deferred/counters.py", "self._lock"), ("iterators/deferring.py", "_lock"),
     ("deferred/held.py", "_lock"), ("deferred/replacements.py", "_lock"),
+    ("deferred/composed.py", "_drawing"),
     ("remote/process.py", "self.lock"),
     # Replaced by the owner's own hook, or at the owner's first use in the child.
     ("engine/pool.py", "self._diagnosing"), ("engine/pool.py", "self._lock"),

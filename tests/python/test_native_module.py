@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import pickle
+import random
 import sys
 import tempfile
 import threading
@@ -571,7 +572,9 @@ def transformed(transformer, data):
     """The memory of the result."""
     out = bytearray(math.prod(transformer.shape))
     memory = (ctypes.c_char * len(out)).from_buffer(out)
+    assert transformer.draw(30, 30, 0) is None
     assert transformer.run((data,), ctypes.addressof(memory), 0) is None
+    transformer.draw(30, 30, 0, random.getstate())
     return out
 
 

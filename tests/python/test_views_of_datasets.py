@@ -5,6 +5,7 @@ import linecache
 import pickle
 import random
 
+import conftest  # noqa: F401  makes torchvision importable in spawned workers
 import feedmill
 import numpy as np
 import pytest

@@ -98,7 +98,10 @@ static void test_files_and_pixels_give_the_same(void **state) {
             assert_int_equal(fm_transformer_run(transformer, &in_memory, &again, other.bytes, NULL),
                              FM_OK);
             assert_memory_equal(one.bytes, other.bytes, n_bytes);
-            assert_memory_equal(&streams, &again, sizeof(streams));
+            assert_memory_equal(&streams, &before, sizeof(streams));
+            assert_int_equal(fm_transformer_draw(transformer, WIDTH, HEIGHT, &streams, NULL),
+                             FM_OK);
+            again = streams;
             assert_memory_not_equal(&streams.torch, &before.torch, sizeof(before.torch));
             assert_memory_equal(&streams.python, &before.python, sizeof(before.python));
         }
@@ -115,6 +118,7 @@ static void test_a_crop_has_the_images_pixels(void **state) {
     fm_streams streams = some_streams(1);
     const fm_streams before = streams;
     assert_int_equal(fm_transformer_run(transformer, encoded(), &streams, out, NULL), FM_OK);
+    assert_int_equal(fm_transformer_draw(transformer, WIDTH, HEIGHT, &streams, NULL), FM_OK);
     assert_memory_equal(&streams, &before, sizeof(before));
     /* torchvision's int(round((size - crop) / 2.0)), which rounds halves to even numbers */
     const int left = 54, top = 37;
@@ -154,6 +158,11 @@ static void test_a_failure_leaves_the_generators(void **state) {
     assert_int_equal(fm_transformer_run(transformer, encoded(), &streams, NULL, NULL),
                      FM_ERR_ARGUMENT);
     assert_int_equal(fm_transformer_run(NULL, encoded(), &streams, out, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_transformer_draw(transformer, 0, 9, &streams, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_transformer_draw(transformer, 9, 1 << 30, &streams, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_transformer_draw(transformer, 9, 9, NULL, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_transformer_draw(NULL, 9, 9, &streams, NULL), FM_ERR_ARGUMENT);
+    assert_memory_equal(&streams, &before, sizeof(before));
     assert_int_equal(fm_transformer_run(transformer, encoded(), &streams, out, NULL), FM_OK);
     free(damaged);
     fm_transformer_close(&transformer);

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,7 @@ from feedmill.deferred import counters, replacements
 from feedmill.deferred.core import DeferredCore
 from feedmill.deferred.switch import switched
 from feedmill.deferred.tensors import PLAIN_IMAGES
-from feedmill.deferred.watching import CantWatchError, Watch
+from feedmill.deferred.watching import Watch, functions_in
 from feedmill.planner.equal_tensor_colors import why_uneven
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
 from feedmill.planner.known import TO_TENSOR
@@ -43,13 +43,18 @@ from feedmill.planner.steps import Step
 from feedmill.planner.torchs_draws import draws_from_numpy, draws_in_vain, reasons_against_steps
 from feedmill.planner.transforms import read_transform
 from feedmill.planner.untouched import is_original
+from feedmill.system.locks import renew_after_fork
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
 _TORCH_STATE_BYTES = 5056
+# A Compose that changes more often than this is left to torchvision.
+_MAX_READINGS = 3
 # Where transforms look their functions up.
-_FUNCTIONALS = (
+_MODULES = (
     _internals.FUNCTIONAL, _internals.FUNCTIONAL_PIL, "torchvision.transforms.v2.functional",
+    "random", "numpy.random", "PIL.ImageFilter", "PIL.ImageOps", "PIL.ImageEnhance",
 )
+_TORCHS_NAMES = ("rand", "randint", "randn", "empty", "randperm", "multinomial", "tensor")
 # The first images of a Compose go both ways, and must come out alike.
 _N_COMPARED = 6
 # What may follow the conversion to a tensor: of what others give, such as a RandomCrop, the strides
@@ -58,6 +63,8 @@ _KEEP_STRIDES = {
     "Normalize", "ConvertImageDtype", "ToDtype", "ToPureTensor", "RandomErasing", "Lighting",
     "TensorCall",
 }
+
+_METHODS = {name for name, one in vars(Image.Image).items() if callable(one)}
 
 # Modules in which Compose was looked for.
 _looked_at: set[str] = set()
@@ -117,16 +124,23 @@ def read_again() -> None:
 def _known_of(compose: Any) -> _Known:
     known = _known.get(compose)
     if known is None or not known.is_current(compose):
-        known = _known[compose] = _Known(compose)
+        n_readings = 0 if known is None or known.generation != _generation else known.n_readings
+        known = _known[compose] = _Known(compose, n_readings + 1)
     return known
 
 
 class _Known:
-    """What is known about a Compose as it is now. Thread-safe."""
+    """What is known about a Compose as it is now. Thread-safe.
 
-    def __init__(self, compose: Any) -> None:
-        self._generation = _generation
+    Attributes:
+        generation: when it was read.
+        n_readings: how often it was read since then.
+    """
+
+    def __init__(self, compose: Any, n_readings: int) -> None:
+        self.generation, self.n_readings = _generation, n_readings
         self._n_threads = torch.get_num_threads()
+        self._limit_px = Image.MAX_IMAGE_PIXELS
         self._threads = _Transformers()
         self._n_alike = 0  # results that were compared and alike
         # Of torchvision's results.
@@ -135,22 +149,29 @@ class _Known:
         self._watch: Watch | None = None
         self._plan: Plan | None = None
         self._generators: type[_Drawn] = _Drawn
-        try:
-            modules = (sys.modules.get(one) for one in _FUNCTIONALS)
-            self._watch = Watch(compose, filter(None, modules))
-            self._plan = _plan_of(compose, self._n_threads)
-        except CantWatchError:
+        if n_readings > _MAX_READINGS:
             return
-        if self._plan is not None and self._plan.is_random:
-            self._generators = _TorchsGenerator
+        try:
+            watch = Watch(compose, _watched_names())
+            self._plan = _plan_of(compose, self._n_threads)
+        except Exception:  # CantWatchError, or of any code of the script
+            return
+        if self._plan is not None:
+            self._watch = watch
+            self._generators = _TorchsGenerator if self._plan.is_random else _Drawn
 
     def is_current(self, compose: Any) -> bool:
         """Whether it is still so. One that is left to torchvision is not looked at again."""
-        if self._generation != _generation or self._n_threads != torch.get_num_threads():
+        if self.generation != _generation:
             return False
         if self._plan is None or self._watch is None:
             return True
-        return self._watch.is_unchanged(compose)
+        if self._n_threads != torch.get_num_threads():
+            return False
+        try:
+            return self._limit_px is Image.MAX_IMAGE_PIXELS and self._watch.is_unchanged(compose)
+        except Exception:  # such as a CantWatchError about a tensor that has grown
+            return False
 
     def is_possible(self) -> bool:
         """Whether images may be transformed natively now."""
@@ -170,41 +191,59 @@ class _Known:
         core = None if plan is None else _deferred_core(image, defer)
         is_trial = self._n_alike < _N_COMPARED
         encoded = None if core is None else core.encoded(is_trial=is_trial)
-        if plan is None or encoded is None:
+        if plan is None or core is None or encoded is None:
             return original(compose, image)
         began_ns = time.perf_counter_ns()
-        drawn = self._generators()
-        result = self._run(plan, encoded, drawn)
-        if result is None:
-            return original(compose, image)
-        if not is_trial:
-            drawn.set_behind()
-            account = counters.current()
-            account.add("transformed")
-            account.add("transformed_ns", time.perf_counter_ns() - began_ns)
-            return result
-        expected = original(compose, image)
-        if not (drawn.are_behind() and self._is_alike(result, expected)):
-            self._plan = None
-        return expected
-
-    def _run(self, plan: Plan, encoded: tuple[Any, ...], drawn: _Drawn) -> Any:
-        """The result; None if it has to be left to torchvision. Leaves the generators as they are.
-        """
         try:
             transformer = self._transformer(plan)
         except (ValueError, MemoryError):  # such as one whose results are of any size
             self._plan = None
-            return None
+            return original(compose, image)
+        # Other threads that transform images here draw other numbers.
+        with _drawing:
+            drawn = self._generators()
+            why = drawn.draw(transformer, core.size)
+            is_set = why is None and not is_trial and drawn.set_behind()
+        if why is not None:
+            if why is _OTHERS:
+                self._know_others(plan)
+            return original(compose, image)
+        if is_trial:
+            result = self._run(plan, transformer, encoded, drawn)
+            expected = original(compose, image)
+            if result is None or not (drawn.are_behind() and self._is_alike(result, expected)):
+                self._plan = None
+            return expected
+        if not is_set:
+            return original(compose, image)
+        result = self._run(plan, transformer, encoded, drawn)
+        if result is None:
+            drawn.set_back()
+            return original(compose, image)
+        account = counters.current()
+        account.add("transformed")
+        account.add("transformed_ns", time.perf_counter_ns() - began_ns)
+        return result
+
+    def _know_others(self, plan: Plan) -> None:
+        """Called when the transform draws from other generators than it was known to."""
+        if self._generators is _TorchsGenerator and not draws_from_numpy(plan):
+            self._generators = _TorchsAndPythons
+        elif self._generators is not _AllGenerators:
+            self._generators = _AllGenerators
+        else:
+            self._plan = None
+
+    def _run(
+        self, plan: Plan, transformer: Any, encoded: tuple[Any, ...], drawn: _Drawn
+    ) -> torch.Tensor | None:
+        """The result; None if it has to be left to torchvision."""
         channels, height, width = transformer.shape
         out = torch.empty(
             (height, width, channels) if self._is_interleaved else (channels, height, width),
             dtype=TORCH_DTYPES[plan.dtype], device="cpu",
         )
-        why = drawn.run(transformer, encoded, out.data_ptr())
-        if why is not None:
-            if why is _OTHERS:
-                self._generators = _AllGenerators if draws_from_numpy(plan) else _TorchsAndPythons
+        if transformer.run(encoded, out.data_ptr(), *drawn.before) is not None:
             return None
         out = out.permute(2, 0, 1) if self._is_interleaved else out
         return out if self._kind is torch.Tensor else out.as_subclass(self._kind)
@@ -249,21 +288,35 @@ class _Known:
 
 # ---- random numbers ------------------------------------------------------------------------------
 
+# Held from reading the generators to setting them. A signal handler may use a Compose, too.
+_drawing = threading.RLock()
+renew_after_fork(sys.modules[__name__], _drawing=threading.RLock)
+
 # The transform draws from other generators than was known.
 _OTHERS = object()
 
 
 class _Drawn:
-    """The generators of this process, for one image: their states before it, and, once the native
-    transform has run, those behind it. This class is for transforms that draw nothing."""
+    """The generators of this process, for one image. This class is for transforms that draw
+    nothing.
 
-    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
-        """Transforms an image to memory: None; else why not."""
-        why = transformer.run(encoded, address, 0)
-        return _OTHERS if why is False else why
+    Attributes:
+        before: their states before the image, as native.Transformer takes them.
+    """
 
-    def set_behind(self) -> None:
-        """Lets the generators go on behind the image."""
+    before: tuple[Any, ...] = (0,)
+
+    def draw(self, transformer: Any, size: tuple[int, int]) -> Any:
+        """Finds out the states behind an image of that size: None; else why not, or _OTHERS."""
+        found = transformer.draw(*size, 0)
+        return _OTHERS if found is False else found
+
+    def set_behind(self) -> bool:
+        """Lets the generators go on behind the image. False: another thread has drawn meanwhile."""
+        return True
+
+    def set_back(self) -> None:
+        """Lets them go on before the image, unless another thread has drawn meanwhile."""
 
     def are_behind(self) -> bool:
         """Whether the generators are now as they should be behind the image."""
@@ -276,17 +329,19 @@ class _TorchsGenerator(_Drawn):
     def __init__(self) -> None:
         self._before = torch.get_rng_state()
         self._behind = self._before.clone()
+        self.before = (self._before.data_ptr(),)
 
-    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+    def draw(self, transformer: Any, size: tuple[int, int]) -> Any:
         if self._behind.numel() != _TORCH_STATE_BYTES:
             return "torch's generator has another state"
-        why = transformer.run(encoded, address, self._behind.data_ptr())
-        return _OTHERS if why is False else why
+        found = transformer.draw(*size, self._behind.data_ptr())
+        return _OTHERS if found is False else found
 
-    def set_behind(self) -> None:
-        # See set_if_same().
-        if torch.equal(torch.get_rng_state(), self._before):
-            torch.set_rng_state(self._behind)
+    def set_behind(self) -> bool:
+        return _exchanged(torch.get_rng_state, torch.set_rng_state, self._before, self._behind)
+
+    def set_back(self) -> None:
+        _exchanged(torch.get_rng_state, torch.set_rng_state, self._behind, self._before)
 
     def are_behind(self) -> bool:
         return torch.equal(torch.get_rng_state(), self._behind)
@@ -298,20 +353,30 @@ class _TorchsAndPythons(_TorchsGenerator):
     def __init__(self) -> None:
         super().__init__()
         self._pythons_before = self._pythons_behind = random.getstate()
+        self.before = (*self.before, self._pythons_before)
 
-    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+    def draw(self, transformer: Any, size: tuple[int, int]) -> Any:
         if self._behind.numel() != _TORCH_STATE_BYTES:
             return "torch's generator has another state"
-        found = transformer.run(encoded, address, self._behind.data_ptr(), self._pythons_before)
+        found = transformer.draw(*size, self._behind.data_ptr(), self._pythons_before)
         if not isinstance(found, tuple):
-            return found
+            return _OTHERS if found is False else found
         self._pythons_behind = found
         return None
 
-    def set_behind(self) -> None:
-        super().set_behind()
-        if random.getstate() == self._pythons_before:
-            random.setstate(self._pythons_behind)
+    def set_behind(self) -> bool:
+        if not _exchanged(
+            random.getstate, random.setstate, self._pythons_before, self._pythons_behind
+        ):
+            return False
+        if super().set_behind():
+            return True
+        _exchanged(random.getstate, random.setstate, self._pythons_behind, self._pythons_before)
+        return False
+
+    def set_back(self) -> None:
+        super().set_back()
+        _exchanged(random.getstate, random.setstate, self._pythons_behind, self._pythons_before)
 
     def are_behind(self) -> bool:
         return super().are_behind() and random.getstate() == self._pythons_behind
@@ -323,21 +388,40 @@ class _AllGenerators(_Drawn):
 
     def __init__(self) -> None:
         self._before = self._behind = global_states()
+        self.before = (streams_of(self._before),)
 
-    def run(self, transformer: Any, encoded: tuple[Any, ...], address: int) -> Any:
+    def draw(self, transformer: Any, size: tuple[int, int]) -> Any:
         if self._before[2]["bit_generator"] != "MT19937":
             return "NumPy's generator is another one"
-        streams = transformer.run(encoded, address, streams_of(self._before))
+        streams = transformer.draw(*size, *self.before)
         if isinstance(streams, str):
             return streams
         self._behind = with_streams(self._before, streams)
         return None
 
-    def set_behind(self) -> None:
+    def set_behind(self) -> bool:
+        if not are_same_states(global_states(), self._before):
+            return False
         set_if_same(self._before, self._behind)
+        return True
+
+    def set_back(self) -> None:
+        set_if_same(self._behind, self._before)
 
     def are_behind(self) -> bool:
         return are_same_states(global_states(), self._behind)
+
+
+def _exchanged(get: Callable[[], Any], put: Callable[[Any], None], old: Any, new: Any) -> bool:
+    """Sets a generator to another state if it still has the old one, as set_if_same() does, but
+    without a call in between that lets other threads run, as torch.equal() would."""
+    now = get()
+    if isinstance(now, torch.Tensor):
+        now, old = now.numpy().tobytes(), old.numpy().tobytes()
+    if now != old:
+        return False
+    put(new)
+    return True
 
 
 # ---- helpers -------------------------------------------------------------------------------------
@@ -370,6 +454,14 @@ def _plan_of(compose: Any, n_threads: int) -> Plan | None:
     return None if draws_in_vain(read.steps) else plan
 
 
+def _watched_names() -> Iterator[tuple[Any, Iterable[str]]]:
+    """The functions that transforms call, as far as they are imported: dicts, and names in them."""
+    for module in filter(None, map(sys.modules.get, _MODULES)):
+        yield vars(module), functions_in(vars(module))
+    yield vars(Image.Image), functions_in(vars(Image.Image))
+    yield vars(torch), _TORCHS_NAMES
+
+
 def _have_known_strides(steps: Sequence[Step]) -> bool:
     """Whether all results of these steps have the same strides."""
     names = [type(step.transform).__name__ for step in steps]
@@ -380,6 +472,8 @@ def _have_known_strides(steps: Sequence[Step]) -> bool:
 def _deferred_core(image: Any, defer: Callable[[Any], None]) -> DeferredCore | None:
     """The core of an RGB image, if it is deferred, or can be."""
     values = vars(image)
+    if not _METHODS.isdisjoint(values):  # a method of this image alone
+        return None
     if values.get(_SLOT) is None and type(image) is not Image.Image:
         defer(image)
     core = values.get(_SLOT)

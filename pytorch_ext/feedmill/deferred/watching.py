@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 from collections import OrderedDict
@@ -22,22 +23,24 @@ import torch
 
 from feedmill.planner.untouched import DECIDING_METHODS
 
-# Values that don't change, and modules, whose functions the planner checks by themselves.
-_PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, BuiltinFunctionType, ModuleType)
+# Values that don't change.
+_PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, BuiltinFunctionType)
 _DICTS = (dict, OrderedDict)
-# Packages whose functions are taken to stay as they are, once the planner has checked them.
+# Types of which a subclass may hold more than its items.
+_ITEMS = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+# Packages whose functions are taken to stay as they are, but for those that are asked for.
 _LIBRARIES = {"torch", "torchvision", "timm", "PIL", "numpy", "math", "random", "builtins"}
 _DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
 # What torch.nn.Module keeps in each object and does not use in a call without gradients.
 _OF_MODULES = {
-    "_parameters", "_buffers", "_non_persistent_buffers_set", "_backward_pre_hooks",
-    "_backward_hooks", "_is_full_backward_hook", "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",
-    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+    "_non_persistent_buffers_set", "_backward_pre_hooks", "_backward_hooks",
+    "_is_full_backward_hook", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 }
 _MAX_OBJECTS = 512
-# Stands for a name or a cell's value that there is not.
-_NOTHING = object()
+_MAX_DEPTH = 40
+_MAX_TENSOR_VALUES = 64
 
 
 class CantWatchError(Exception):
@@ -49,54 +52,57 @@ class Watch:
     refers to alive, but not the transform.
 
     Args:
-        root: an object whose attributes are plain values, tensors, functions, objects of a
+        root: an object whose attributes are plain values, small tensors, functions, objects of a
             library's or the script's own classes, or lists, tuples and dicts of these; so are the
-            global variables that functions of the script use.
-        modules: of libraries, whose functions are watched, too.
+            global variables that functions of the script use. Nothing refers to the root.
+        names: names of modules and classes that are watched, too: pairs of their dicts and names.
 
     Raises:
         CantWatchError: it refers to something else.
     """
 
-    def __init__(self, root: Any, modules: Iterable[ModuleType] = ()) -> None:
-        self._attributes = getattr(root, "__dict__", None)  # of the root
+    def __init__(
+        self, root: Any, names: Iterable[tuple[Mapping[str, Any], Iterable[str]]] = ()
+    ) -> None:
         self._kind = type(root)
         # Objects with their class, and the names and values of their attributes.
         self._objects: list[tuple[Any, type, tuple[Any, ...], tuple[Any, ...]]] = []
         # Keys in order, and their values.
         self._dicts: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
-        # Some names of classes and modules.
+        # Classes with their bases; some names of classes and modules, and their values.
+        self._classes: list[tuple[type, tuple[type, ...]]] = []
         self._names: list[tuple[Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
         self._lists: list[tuple[list[Any], tuple[Any, ...]]] = []
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
-        self._tensors: list[tuple[torch.Tensor, int]] = []
+        self._tensors: list[tuple[torch.Tensor, Any]] = []
         # The objects, but for the root, so that no other one gets an id.
-        self._seen: dict[int, Any] = {id(root): None}
-        if type(self._attributes) is not dict:
-            raise CantWatchError(f"it is a {type(root).__name__}")
-        own = self._attributes
+        self._seen: dict[int, Any] = {}
+        self._root_id, self._depth = id(root), 0
+        self._attributes = own = _attributes_of(root)
         self._dicts.append((own, tuple(own), tuple(own.values())))
         self._add_attributes(root, own)
-        for module in modules:
-            functions = [name for name, one in vars(module).items() if type(one) is FunctionType]
-            self._add_names(vars(module), functions)
+        for mapping, some in names:
+            self._add_names(mapping, some)
 
     def is_unchanged(self, root: Any) -> bool:
-        """Whether nothing has changed. Takes about ten microseconds.
+        """Whether nothing has changed. Takes some tens of microseconds.
 
         Args:
             root: the transform.
         """
-        if type(root) is not self._kind or root.__dict__ is not self._attributes:
+        if type(root) is not self._kind or _attributes_of(root) is not self._attributes:
             return False
         for held, kind, names, values in self._objects:
-            if type(held) is not kind or not _is_same(held.__dict__, names, values):
+            if type(held) is not kind or not _is_same(_attributes_of(held), names, values):
                 return False
         for held, names, values in self._dicts:
             if not _is_same(held, names, values):
                 return False
+        for one, bases in self._classes:
+            if one.__mro__ is not bases:
+                return False
         for mapping, names, values in self._names:
-            if not all(map(is_, [mapping.get(one, _NOTHING) for one in names], values)):
+            if not all(map(is_, map(mapping.get, names), values)):
                 return False
         for kept, items in self._lists:
             if len(kept) != len(items) or not all(map(is_, kept, items)):
@@ -104,15 +110,24 @@ class Watch:
         for function, parts in self._functions:
             if not all(map(is_, _parts_of(function), parts)):
                 return False
-        return all(tensor._version == version for tensor, version in self._tensors)
+        return all(_values_of(tensor) == values for tensor, values in self._tensors)
+
+    # ---- reading ---------------------------------------------------------------------------------
 
     def _add(self, value: Any) -> None:
         kind = type(value)
-        if kind in _PLAIN or isinstance(value, enum.Enum) or id(value) in self._seen:
+        if kind in _PLAIN or id(value) in self._seen:
             return
-        if len(self._seen) == _MAX_OBJECTS:
+        if id(value) == self._root_id:
+            raise CantWatchError("it refers to itself")
+        if len(self._seen) == _MAX_OBJECTS or self._depth == _MAX_DEPTH:
             raise CantWatchError("it is made of too many objects")
         self._seen[id(value)] = value
+        self._depth += 1
+        self._add_new(value, kind)
+        self._depth -= 1
+
+    def _add_new(self, value: Any, kind: type) -> None:
         if kind is list:
             self._lists.append((value, tuple(value)))
             self._add_all(value)
@@ -121,8 +136,8 @@ class Watch:
         elif kind in _DICTS:
             self._dicts.append((value, tuple(value), tuple(value.values())))
             self._add_all(value.values())
-        elif kind is torch.Tensor:
-            self._tensors.append((value, value._version))
+        elif issubclass(kind, torch.Tensor):
+            self._tensors.append((value, _values_of(value)))
         elif kind is FunctionType:
             self._add_function(value)
         elif kind is MethodType:
@@ -133,8 +148,14 @@ class Watch:
             self._add(value.__func__)
         elif kind is property:
             self._add_all((value.fget, value.fset, value.fdel))
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             self._add_class(value)
+        elif issubclass(kind, ModuleType | enum.Enum):
+            # The attributes of others may change.
+            if not _is_librarys(value.__name__ if kind is ModuleType else kind.__module__):
+                raise CantWatchError(f"it refers to {value!r}")
+        elif issubclass(kind, _ITEMS):
+            raise CantWatchError(f"it refers to a {kind.__name__}")
         else:
             self._add_object(value)
 
@@ -144,23 +165,22 @@ class Watch:
 
     def _add_names(self, mapping: Mapping[str, Any], names: Iterable[str]) -> None:
         names = tuple(names)
-        self._names.append((mapping, names, tuple(mapping.get(one, _NOTHING) for one in names)))
+        self._names.append((mapping, names, tuple(map(mapping.get, names))))
 
     def _add_object(self, value: Any) -> None:
-        own = getattr(value, "__dict__", None)
-        if type(own) is not dict:
-            raise CantWatchError(f"it refers to a {type(value).__name__}")
+        own = _attributes_of(value)
         self._objects.append((value, type(value), tuple(own), tuple(own.values())))
         self._add_attributes(value, own)
 
     def _add_attributes(self, value: Any, own: dict[str, Any]) -> None:
-        is_module = isinstance(value, torch.nn.Module)
+        is_module = issubclass(type(value), torch.nn.Module)
         self._add_all(
             one for name, one in own.items() if not (is_module and name in _OF_MODULES)
         )
         self._add(type(value))
 
     def _add_class(self, kind: type) -> None:
+        self._classes.append((kind, kind.__mro__))
         for owner in kind.__mro__:
             if owner is object or owner is torch.nn.Module or (
                 owner is not kind and id(owner) in self._seen
@@ -168,9 +188,10 @@ class Watch:
                 continue
             self._seen[id(owner)] = owner
             if _is_librarys(owner.__module__):
-                self._add_names(vars(owner), DECIDING_METHODS & vars(owner).keys())
+                self._add_names(vars(owner), DECIDING_METHODS | functions_in(vars(owner)))
                 continue
-            self._add_names(vars(owner), vars(owner))
+            # All names, as a new one may hide that of a base.
+            self._dicts.append((vars(owner), tuple(vars(owner)), tuple(vars(owner).values())))
             self._add_all(one for one in vars(owner).values() if type(one) not in _DESCRIPTORS)
 
     def _add_function(self, function: FunctionType) -> None:
@@ -179,9 +200,26 @@ class Watch:
         if _is_librarys(function.__module__):
             return
         self._add_all(parts[1:])
-        names = dict.fromkeys(_names_in(function.__code__))
+        self._add(vars(function))
+        names = dict.fromkeys(_globals_of(function.__code__))
         self._add_names(function.__globals__, names)
         self._add_all(function.__globals__.get(one) for one in names)
+
+
+def functions_in(names: Mapping[str, Any]) -> set[str]:
+    """The names of the functions and classes of a module or class."""
+    return {name for name, one in names.items() if callable(one) and not name.startswith("__")}
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """An object's own dict, without a call of its class's functions."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        raise CantWatchError(f"it refers to a {type(value).__name__}") from None
+    if type(own) is not dict:
+        raise CantWatchError(f"it refers to a {type(value).__name__}")
+    return own
 
 
 def _is_same(held: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> bool:
@@ -193,6 +231,15 @@ def _is_same(held: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> bool
 
 def _is_librarys(module: Any) -> bool:
     return type(module) is str and module.partition(".")[0] in _LIBRARIES
+
+
+def _values_of(tensor: torch.Tensor) -> Any:
+    """A small tensor's values, and what else decides about a result."""
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or (
+        tensor.numel() > _MAX_TENSOR_VALUES
+    ):
+        raise CantWatchError(f"it refers to a {type(tensor).__name__} of {tensor.numel()} values")
+    return tensor.tolist(), tensor.dtype, tensor.shape, tensor.requires_grad
 
 
 def _parts_of(function: FunctionType) -> tuple[Any, ...]:
@@ -208,9 +255,13 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _names_in(code: CodeType) -> Iterable[str]:
-    """The names of global variables and attributes in a function, and in those within it."""
-    yield from code.co_names
-    for one in code.co_consts:
-        if type(one) is CodeType:
-            yield from _names_in(one)
+def _globals_of(code: CodeType) -> Iterable[str]:
+    """The names of global variables in a function, and in those within it."""
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(one.argval)
+        elif one.opname == "IMPORT_NAME" and not _is_librarys(one.argval):
+            raise CantWatchError(f"it imports {one.argval}")
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _globals_of(constant)
