@@ -64,6 +64,7 @@ _KEEP_STRIDES = {
     "TensorCall",
 }
 
+# Methods of Pillow's images. An image may have an attribute that hides one.
 _METHODS = {name for name, one in vars(Image.Image).items() if callable(one)}
 
 # Modules in which Compose was looked for.
