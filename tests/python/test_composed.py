@@ -5,6 +5,7 @@ import colorsys
 import copy
 import enum
 import gc
+import itertools
 import os
 import random
 import threading
@@ -174,6 +175,18 @@ def run_deferred(work, paths):
     with counters.counted_in(account), feedmill.deferred_images():
         found = run(work, paths)
     return found, account["transformed"]
+
+
+def changed_later(transform, change, changed):
+    """The transform, of which change(changed) changes something after ten images."""
+    n_calls = itertools.count()
+
+    def call(image):
+        if next(n_calls) == 10:
+            change(changed)
+        return transform(image)
+
+    return call
 
 
 # ---- the same results ----------------------------------------------------------------------------
@@ -366,19 +379,12 @@ def test_changes_of_a_transform_are_noticed(files, change):
             v1.Normalize(list(MEAN), torch.tensor(STD)),
         ])
 
-    def changing(compose):
-        calls = []
+    def changing():
+        compose = transform()
+        return changed_later(compose, change, compose)
 
-        def call(image):
-            if len(calls) == 10:
-                change(compose)
-            calls.append(1)
-            return compose(image)
-
-        return call
-
-    found, n = run_deferred(changing(transform()), files)
-    assert found == run(changing(transform()), files) and n >= 10 - N_COMPARED
+    found, n = run_deferred(changing(), files)
+    assert found == run(changing(), files) and n >= 10 - N_COMPARED
 
 
 def test_changes_of_functions_and_classes_are_noticed(files, monkeypatch):
@@ -497,15 +503,7 @@ def test_hidden_changes_are_noticed_or_the_transform_is_left(files, name):
     def changing():
         step = make()
         compose = v1.Compose([step, v1.Resize((20, 24)), v1.ToTensor()])
-        calls = []
-
-        def call(image):
-            if len(calls) == 10:
-                change(step)
-            calls.append(1)
-            return compose(image)
-
-        return call
+        return changed_later(compose, change, step)
 
     try:
         found, _ = run_deferred(changing(), files)
@@ -523,15 +521,7 @@ def test_changes_of_a_tensor_are_noticed(files, change):
     def changing():
         mean = torch.tensor(MEAN)
         compose = v1.Compose([v1.Resize((20, 24)), v1.ToTensor(), v1.Normalize(mean, STD)])
-        calls = []
-
-        def call(image):
-            if len(calls) == 10:
-                change(mean)
-            calls.append(1)
-            return compose(image).detach()
-
-        return call
+        return changed_later(lambda image: compose(image).detach(), change, mean)
 
     found, n = run_deferred(changing(), files)
     assert found == run(changing(), files) and n >= 10 - N_COMPARED

@@ -8,7 +8,6 @@ import sys
 
 import feedmill
 import fsspec
-import helpers
 import pytest
 import torch
 from feedmill.cli import cli
@@ -18,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from fsspec.spec import AbstractBufferedFile
 from helpers import compose
+from small_packs import make_local, make_source, pack
 from torchvision import transforms as T
 
 FIXED = compose(T.Resize((8, 9)), T.ToTensor())
@@ -93,22 +93,13 @@ def out(request, tmp_path):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    for name in "ab":
-        helpers.save_jpegs(folder / name, 9, 60, 50)
-    return folder
+    return make_source(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
 def local(source, tmp_path_factory):
-    """The pack in a folder, of several shards."""
-    folder = tmp_path_factory.mktemp("local") / "pack"
-    assert pack(source, folder) == 0
-    return folder
-
-
-def pack(*words):
-    return cli.main(["pack", *map(str, words), "--shard-size", "10K"])
+    """The pack in a folder."""
+    return make_local(source, tmp_path_factory.mktemp("local") / "pack")
 
 
 def files_of(folder):

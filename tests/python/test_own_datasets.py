@@ -14,12 +14,12 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from feedmill.planner.arrangements import PAIR, as_returned, taken_apart
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.datasets import _DatasetReader
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.looked_up import is_plain
 from feedmill.planner.own_datasets import read_own
-from feedmill.planner.samples import PAIR, as_returned, taken_apart
 from helpers import compose, equal_batches, native_loader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 
 import feedmill
-import helpers
 import moto_server
 import pytest
 import torch
@@ -23,6 +22,7 @@ from feedmill.remote.settings import read_settings
 from helpers import compose
 from moto_server import client_of
 from object_server import without_settings
+from small_packs import make_local, make_source, pack
 from torchvision import transforms as T
 
 pytest.importorskip("boto3")
@@ -61,22 +61,13 @@ def client(moto):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    for name in "ab":
-        helpers.save_jpegs(folder / name, 9, 60, 50)
-    return folder
+    return make_source(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
 def local(source, tmp_path_factory):
-    """The pack in a folder, of several shards."""
-    folder = tmp_path_factory.mktemp("local") / "pack"
-    assert pack(source, folder) == 0
-    return folder
-
-
-def pack(*words):
-    return cli.main(["pack", *map(str, words), "--shard-size", "10K"])
+    """The pack in a folder."""
+    return make_local(source, tmp_path_factory.mktemp("local") / "pack")
 
 
 def objects_of(client):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from feedmill.planner.arrangements import PAIR, as_returned
 from feedmill.planner.formats import TORCH_DTYPES
-from feedmill.planner.samples import PAIR, as_returned
 
 
 class Layout(NamedTuple):

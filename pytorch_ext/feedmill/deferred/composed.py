@@ -1,5 +1,5 @@
 """torchvision's Compose by one native call, for deferred images: decode, transform and conversion
-to a tensor, with torch's random numbers.
+to a tensor, with the random numbers that torchvision would draw.
 
 ``Compose.__call__`` of torchvision.transforms and ``Compose.forward`` of its v2 are replaced. A
 call is answered natively if the planner understands the Compose, nothing about it has changed
@@ -25,6 +25,7 @@ from feedmill import _internals
 from feedmill._ops import native
 from feedmill.deferred import counters, replacements
 from feedmill.deferred.core import DeferredCore
+from feedmill.deferred.functions import core_of
 from feedmill.deferred.switch import switched
 from feedmill.deferred.tensors import PLAIN_IMAGES
 from feedmill.deferred.watching import Watch, functions_in
@@ -46,6 +47,7 @@ from feedmill.planner.untouched import is_original
 from feedmill.system.locks import renew_after_fork
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
+# Of the state of torch's generator, which the native code reads and changes in place.
 _TORCH_STATE_BYTES = 5056
 # A Compose that changes more often than this is left to torchvision.
 _MAX_READINGS = 3
@@ -471,16 +473,13 @@ def _have_known_strides(steps: Sequence[Step]) -> bool:
 
 
 def _deferred_core(image: Any, defer: Callable[[Any], None]) -> DeferredCore | None:
-    """The core of an RGB image, if it is deferred, or can be."""
+    """The core of an RGB image, if it is deferred, or can be now."""
     values = vars(image)
     if not _METHODS.isdisjoint(values):  # a method of this image alone
         return None
     if values.get(_SLOT) is None and type(image) is not Image.Image:
         defer(image)
-    core = values.get(_SLOT)
-    if type(core) is not DeferredCore or (core.mode, image.mode) != ("RGB", "RGB"):
-        return None
-    return core
+    return core_of(image)
 
 
 def _tensor_kinds() -> tuple[Any, ...]:

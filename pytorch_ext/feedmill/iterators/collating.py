@@ -30,11 +30,12 @@ from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
 from feedmill.iterators.global_generators import Held, drawing_from
 from feedmill.iterators.receive import as_torch_raises
+from feedmill.planner.arrangements import PAIR, arranged, described, holders
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.random_states import States
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import gives_pil, has_default_collate, stacks_natively
-from feedmill.planner.samples import PAIR, Source, arranged, described, holders
+from feedmill.planner.samples import Source
 
 # Where a collate_fn is called: on the thread that asks for the batch; or ahead of the batch's turn,
 # in a thread of this process or in worker processes.

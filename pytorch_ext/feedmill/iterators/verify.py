@@ -27,6 +27,7 @@ from feedmill.iterators.pillow_fallback import (
     transformed,
 )
 from feedmill.iterators.single_samples import run_one
+from feedmill.planner.arrangements import PAIR, Tree, described, taken_apart
 from feedmill.planner.epochs import Epoch
 from feedmill.planner.formats import INTEGERS, as_planned
 from feedmill.planner.plan import (
@@ -40,7 +41,7 @@ from feedmill.planner.plan import (
 )
 from feedmill.planner.random_states import streams_of
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import PAIR, Item, Source, Tree, described, taken_apart
+from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 
 

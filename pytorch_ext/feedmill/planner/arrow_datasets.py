@@ -16,6 +16,7 @@ from typing import Any
 
 from feedmill._ops import native
 from feedmill.planner import files, huggingface
+from feedmill.planner.arrangements import IMAGE, Fields
 from feedmill.planner.attributes import NotUnderstood, of_class
 from feedmill.planner.batch_functions import BatchFunction
 from feedmill.planner.buffers import Buffer
@@ -24,16 +25,7 @@ from feedmill.planner.equality import native_formats
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import flatten
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.samples import (
-    IMAGE,
-    BaseDataset,
-    BaseNode,
-    Fields,
-    Item,
-    NotNative,
-    Source,
-    SubsetNode,
-)
+from feedmill.planner.samples import BaseDataset, BaseNode, Item, NotNative, Source, SubsetNode
 from feedmill.planner.transforms import TransformPlan, read_transforms
 from feedmill.planner.untouched import type_name
 

@@ -20,6 +20,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 
 from feedmill._ops import native
 from feedmill.planner import files, huggingface, tensor_files, timm_objects
+from feedmill.planner.arrangements import PAIR, ArrangedSamples, described
 from feedmill.planner.array_datasets import (
     ArrayNode,
     image_node,
@@ -36,15 +37,12 @@ from feedmill.planner.own_datasets import OwnDataset, is_readable, read_loader, 
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
-    PAIR,
-    ArrangedSamples,
     BaseDataset,
     BaseNode,
     ConcatNode,
     Source,
     SubsetNode,
     Support,
-    described,
     unsupported,
 )
 from feedmill.planner.steps import Step

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from types import CellType, FunctionType, GetSetDescriptorType
 from typing import Any
 
+from feedmill.planner.arrangements import IMAGE, INDEX, TARGET
 from feedmill.planner.attributes import NotUnderstood, dict_of, mro_of
 from feedmill.planner.evaluating import Evaluator
-from feedmill.planner.samples import IMAGE, INDEX, TARGET
 
 _MAX_CLASSES = 8
 # What decides how a dataset is indexed, or copied to worker processes, apart from __getitem__.

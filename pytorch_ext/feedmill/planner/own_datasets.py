@@ -20,6 +20,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from feedmill.planner import tables
+from feedmill.planner.arrangements import IMAGE, PAIR, VALUE, Fields, Tree
 from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
 from feedmill.planner.evaluating import is_own
 from feedmill.planner.files import open_as_is
@@ -33,7 +34,6 @@ from feedmill.planner.item_evaluating import (
 )
 from feedmill.planner.items import check_classes
 from feedmill.planner.looked_up import Value, the_object
-from feedmill.planner.samples import IMAGE, PAIR, VALUE, Fields, Tree
 from feedmill.planner.view_calls import MadeList
 
 _SIZED = (list, tuple, np.ndarray)

@@ -19,11 +19,12 @@ from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
 from feedmill.planner import equal_tensor_colors, pil_collates, seeding
+from feedmill.planner.arrangements import PAIR, Fields, Tree
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
 from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
-from feedmill.planner.samples import PAIR, Fields, Support, Tree, unsupported
+from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
