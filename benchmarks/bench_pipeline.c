@@ -5,10 +5,11 @@
  *     bench_pipeline DIR [--batch-size 64] [--threads N] [--epochs 3] [--size 224]
  *                    [--reader auto|uring|pread] [--depth N]
  *                    [--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch]
- *                    [--samples N] [--verified] [--json]
+ *                    [--samples N] [--verified] [--seek-index-mib N] [--json]
  *
  * --touch reads every byte of each batch, as a training step or a copy to a GPU does.
  * --samples repeats the folder's order until an epoch has that many samples (default 4,000).
+ * --seek-index-mib: fm_config.seek_index_bytes; 0: each epoch decodes as the first one does.
  * --verified: restart intervals that a crop does not need are skipped (fm_sample.verified).
  * Samples that can't be decoded natively are counted as errors with their batch, not fatal.
  */
@@ -45,7 +46,7 @@ static void usage(void) {
     fprintf(stderr, "usage: bench_pipeline DIR [--batch-size N] [--threads N] [--epochs N] "
                     "[--size N] [--reader auto|uring|pread] [--depth N] "
                     "[--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch] "
-                    "[--samples N] [--verified] [--json]\n");
+                    "[--samples N] [--verified] [--seek-index-mib N] [--json]\n");
     exit(2);
 }
 
@@ -99,6 +100,7 @@ static void parse(int argc, char **argv, options *out) {
                                                  {"channels-last", no_argument, NULL, 'l'},
                                                  {"touch", no_argument, NULL, 'c'},
                                                  {"verified", no_argument, NULL, 'v'},
+                                                 {"seek-index-mib", required_argument, NULL, 'i'},
                                                  {NULL, 0, NULL, 0}};
     fm_config_init(&out->config);
     out->size = 224;
@@ -125,6 +127,8 @@ static void parse(int argc, char **argv, options *out) {
             out->config.transform.layout = FM_NHWC;
         else if (c == 'c')
             out->touch = true;
+        else if (c == 'i')
+            out->config.seek_index_bytes = (uint64_t)parse_number(optarg, 0, 1L << 40) << 20;
         else if (c == 'v')
             out->verified = true;
         else if (c == 'j')
@@ -193,9 +197,10 @@ static void print_epoch(const options *o, int number, const epoch_result *r) {
     const double n = (double)r->n_samples;
     if (o->json)
         printf("{\"epoch\": %d, \"samples\": %.0f, \"wall_s\": %.4f, \"cpu_s\": %.4f, "
-               "\"img_per_s\": %.1f, \"img_per_cpu_s\": %.1f, \"error_batches\": %llu}\n",
+               "\"img_per_s\": %.1f, \"img_per_cpu_s\": %.1f, \"error_batches\": %llu, "
+               "\"sum\": %llu}\n",
                number, n, r->wall_s, r->cpu_s, n / r->wall_s, n / r->cpu_s,
-               (unsigned long long)r->n_errors);
+               (unsigned long long)r->n_errors, (unsigned long long)r->checksum);
     else
         printf("epoch %d: %.0f images in %.2f s: %.0f img/s, %.0f img per CPU-second\n", number, n,
                r->wall_s, n / r->wall_s, n / r->cpu_s);

@@ -641,6 +641,14 @@ typedef struct fm_config {
      * the decoded part of an image: as much, until a thread has no work. */
     uint64_t memory_budget_bytes;
     uint64_t read_ahead_bytes; /* read buffers; default 0: 64 MiB, within the budget */
+    /*
+     * Most memory for seek points, within the budget; 0: none are kept. Default 512 MiB. When a
+     * baseline JPEG without restart intervals is decoded, the loader notes where its rows of blocks
+     * begin, in about 1% of the file's size, as long as memory is left. Later epochs begin to
+     * decode at the rows that are needed, and decode several of them at once. Files are still read
+     * whole, and one whose bytes have changed is decoded anew. The pixels are the same.
+     */
+    uint64_t seek_index_bytes;
     fm_reader_kind reader;     /* default AUTO; FEEDMILL_READER in the environment
                                   (uring, pread, auto) overrides it */
     uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */

@@ -63,6 +63,10 @@ void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, 
     fm_jpeg_set_interval_skipping(decoder->jpeg, skip_intervals, is_partial);
 }
 
+void fm_decoder_set_seek(fm_decoder *decoder, fm_jpeg_seek *seek) {
+    fm_jpeg_set_seek(decoder->jpeg, seek);
+}
+
 bool fm_decoder_is_large(const fm_decoder *decoder) {
     if (FM_HAVE_SPNG && fm_png_is_large(decoder->png)) return true;
     if (FM_HAVE_WEBP && fm_webp_is_large(decoder->webp)) return true;

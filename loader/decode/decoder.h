@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/types.h"
+#include "decode/jpeg_seek.h"
 
 typedef struct fm_decoder fm_decoder;
 
@@ -37,6 +38,9 @@ void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled);
 
 /* See fm_jpeg_set_interval_skipping(). Has no effect on other formats. */
 void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, bool is_partial);
+
+/* See fm_jpeg_set_seek(). Has no effect on other formats. */
+void fm_decoder_set_seek(fm_decoder *decoder, fm_jpeg_seek *seek);
 
 /*
  * Detects the format and reads the header. FM_ERR_KIND if limits->rejected_formats has the format,

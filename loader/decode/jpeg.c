@@ -137,6 +137,8 @@ void fm_jpeg_set_interval_skipping(fm_jpeg *jpeg, bool skip_intervals, bool is_p
     jpeg->is_partial = is_partial;
 }
 
+void fm_jpeg_set_seek(fm_jpeg *jpeg, fm_jpeg_seek *seek) { jpeg->seek = seek; }
+
 void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;
     jpeg_destroy_decompress(&(*jpeg)->codec);
@@ -147,6 +149,9 @@ void fm_jpeg_close(fm_jpeg **jpeg) {
 }
 
 void fm_jpeg_end(fm_jpeg *jpeg) {
+    if (jpeg->seek_data && jpeg->seek->is_changed)
+        fm_jpeg_seek_sign(jpeg->seek, jpeg->bytes, jpeg->seek_data);
+    jpeg->seek_data = NULL;
     jpeg_abort_decompress(&jpeg->codec);
     jpeg->state = STATE_IDLE;
 }
@@ -310,6 +315,14 @@ static const int16_t *blocks_of(void *owner, int32_t component, int32_t row) {
         (j_common_ptr)&jpeg->codec, jpeg->coefficients[component], (JDIMENSION)row, 1, FALSE)[0][0];
 }
 
+/* The seek points of a file with a single scan, of which libjpeg has read nothing yet. */
+static fm_jpeg_seek *begin_seek(fm_jpeg *jpeg) {
+    if (!jpeg->seek || jpeg->is_partial || jpeg->codec.restart_interval) return NULL;
+    fm_jpeg_seek_check(jpeg->seek, jpeg->bytes, jpeg->scan.n_bytes);
+    jpeg->seek_data = jpeg->codec.src->next_input_byte;
+    return jpeg->seek;
+}
+
 static void start_source(fm_jpeg *jpeg, size_t n_bytes, fm_huffman *huffman) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     const fm_jpeg_rows_source source = {.huffman = huffman,
@@ -318,6 +331,8 @@ static void start_source(fm_jpeg *jpeg, size_t n_bytes, fm_huffman *huffman) {
                                         .cancelled = jpeg->cancelled,
                                         .skips_intervals =
                                             huffman && fm_jpeg_can_skip_intervals(jpeg),
+                                        .seek = huffman ? begin_seek(jpeg) : NULL,
+                                        .n_bytes = jpeg->scan.n_bytes,
                                         .bgr = jpeg->bgr};
     uint8_t *const memory = codec->mem->alloc_large((j_common_ptr)codec, JPOOL_IMAGE, n_bytes);
     check_rows(jpeg, fm_jpeg_rows_start(jpeg->rows, memory, &source));

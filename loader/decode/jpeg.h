@@ -38,6 +38,8 @@
 #include "base/mem.h"
 #include "base/types.h"
 
+#include "decode/jpeg_seek.h"
+
 typedef struct fm_jpeg fm_jpeg;
 
 /* FM_ERR_NOMEM. */
@@ -70,6 +72,14 @@ void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
  * that the unread part is valid.
  */
 void fm_jpeg_set_interval_skipping(fm_jpeg *jpeg, bool skip_intervals, bool is_partial);
+
+/*
+ * Makes the next image use and add seek points; NULL, the default: none. seek->head and ends are
+ * those of an earlier decoding of the file, or head.n is 0. After fm_jpeg_end(), seek->is_changed
+ * tells whether they should be kept. Has no effect on images with restart intervals or several
+ * scans. Called between images.
+ */
+void fm_jpeg_set_seek(fm_jpeg *jpeg, fm_jpeg_seek *seek);
 
 /*
  * Reads the header and checks the file's markers up to EOI. The caller must call fm_jpeg_end()

@@ -47,6 +47,10 @@ struct fm_huffman {
     const uint8_t *end;      /* of the segment's bytes in the window */
     const uint8_t *segment;  /* where the segment begins in the source */
     const uint8_t *source, *source_end; /* data that is not in the window yet */
+    const uint8_t *begin;               /* of the scan's data */
+    /* If is_tracked: a byte of the window, at or before the next bit, and where it came from. */
+    const uint8_t *mark, *mark_source;
+    bool is_tracked;
     bool has_whole_segment;             /* `source` is at a marker or at the end */
     const char *damage;                 /* why the data was refused */
 
@@ -64,15 +68,30 @@ static int64_t bits_left(const fm_huffman *h) {
     return 8 * (int64_t)(h->end - h->reader.next) + h->reader.n;
 }
 
+/* The byte that holds the next bit. */
+static const uint8_t *next_byte(const reader *r) { return r->next - (r->n + 7) / 8; }
+
+/* Moves the mark to a byte of the window behind it. */
+static void move_mark(fm_huffman *h, const uint8_t *to) {
+    size_t n_zeros = 0; /* that were stuffed, one after each FF */
+    for (const uint8_t *p = h->mark; p < to; p++) n_zeros += *p == 0xFF;
+    h->mark_source += (size_t)(to - h->mark) + n_zeros;
+    h->mark = to;
+}
+
 /* Moves the window's unread bytes to its start and fills the rest. */
 static void fill_window(fm_huffman *h) {
     assert(h->reader.next <= h->end); /* an MCU takes fewer bytes than MARGIN */
-    const size_t n_kept = (size_t)(h->end - h->reader.next);
-    memmove(h->window, h->end - n_kept, n_kept);
+    const uint8_t *const first = next_byte(&h->reader);
+    const size_t n_ahead = (size_t)(h->reader.next - first);
+    const size_t n_kept = (size_t)(h->end - first);
+    if (h->is_tracked) move_mark(h, first);
+    h->mark = h->window;
+    memmove(h->window, first, n_kept);
     uint8_t *const end = fm_jpeg_unstuff(&h->source, h->source_end, h->window + n_kept,
                                          WINDOW_BYTES - n_kept, &h->has_whole_segment);
     h->end = end;
-    h->reader.next = h->window;
+    h->reader.next = h->window + n_ahead;
     if (h->has_whole_segment) {
         memset(end, 0, N_ZEROS);
         h->check_at = end;
@@ -82,10 +101,10 @@ static void fill_window(fm_huffman *h) {
 }
 
 static void begin_segment(fm_huffman *h) {
-    h->segment = h->source;
+    h->segment = h->mark_source = h->source;
     h->has_whole_segment = false;
     h->reader = (reader){.next = h->window};
-    h->end = h->window;
+    h->end = h->mark = h->window;
     memset(h->prediction, 0, sizeof(h->prediction));
     h->restart_in = h->restart_interval;
     fill_window(h);
@@ -391,6 +410,29 @@ void fm_huffman_seek(fm_huffman *huffman, const fm_huffman_place *place, bool is
     huffman->restart_in = 0;
 }
 
+void fm_huffman_track(fm_huffman *huffman) { huffman->is_tracked = true; }
+
+void fm_huffman_tell_mcu(fm_huffman *huffman, fm_huffman_point *point) {
+    assert(huffman->is_tracked);
+    const reader *const r = &huffman->reader;
+    move_mark(huffman, next_byte(r));
+    point->bit = 8 * (uint64_t)(huffman->mark_source - huffman->begin) + (8 - r->n % 8) % 8;
+    memcpy(point->dc, huffman->prediction, sizeof(point->dc));
+}
+
+void fm_huffman_seek_mcu(fm_huffman *huffman, const fm_huffman_point *point) {
+    huffman->source = huffman->begin + point->bit / 8;
+    begin_segment(huffman);
+    refill(&huffman->reader);
+    consume(&huffman->reader, point->bit % 8);
+    memcpy(huffman->prediction, point->dc, sizeof(point->dc));
+}
+
+void fm_huffman_data(const fm_huffman *huffman, const uint8_t **data, const uint8_t **end) {
+    *data = huffman->begin;
+    *end = huffman->source_end;
+}
+
 uint32_t fm_huffman_interval(const fm_huffman *huffman) { return huffman->restart_interval; }
 
 void fm_huffman_tables(fm_huffman *huffman, int32_t block, fm_huffman_table **dc,
@@ -437,7 +479,8 @@ bool fm_huffman_begin(fm_huffman *huffman, const fm_huffman_scan *scan) {
     huffman->restart_number = 0;
     huffman->damage = NULL;
     huffman->has_pairs = huffman->has_skip = false;
-    huffman->source = scan->bytes;
+    huffman->is_tracked = false;
+    huffman->begin = huffman->source = scan->bytes;
     huffman->source_end = scan->bytes + scan->n_bytes;
     begin_segment(huffman);
     return true;

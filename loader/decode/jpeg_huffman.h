@@ -96,6 +96,24 @@ void fm_huffman_tell(const fm_huffman *huffman, fm_huffman_place *place);
  * ends that another decoder has read. */
 void fm_huffman_seek(fm_huffman *huffman, const fm_huffman_place *place, bool is_end);
 
+/* Where an MCU begins, in a scan without restart intervals. */
+typedef struct fm_huffman_point {
+    uint64_t bit; /* from the scan's first byte on, stuffed zeros included */
+    int32_t dc[FM_HUFFMAN_MAX_COMPONENTS]; /* the predictions */
+} fm_huffman_point;
+
+/* After fm_huffman_begin(): fm_huffman_tell_mcu() may be called. Costs a look at each byte. */
+void fm_huffman_track(fm_huffman *huffman);
+
+/* Sets *point to where the next MCU begins. */
+void fm_huffman_tell_mcu(fm_huffman *huffman, fm_huffman_point *point);
+
+/* Goes to a point of the same scan. */
+void fm_huffman_seek_mcu(fm_huffman *huffman, const fm_huffman_point *point);
+
+/* The scan's data; the end may be that of the file. */
+void fm_huffman_data(const fm_huffman *huffman, const uint8_t **data, const uint8_t **end);
+
 /* The scan's restart interval in MCUs; 0: none. */
 uint32_t fm_huffman_interval(const fm_huffman *huffman);
 

@@ -56,6 +56,8 @@ struct fm_jpeg {
     bool allow_skipping, is_partial; /* see fm_jpeg_set_interval_skipping() */
     bool skips_intervals;            /* this image's restart intervals can be skipped */
     bool bgr;                        /* order of a pixel's bytes */
+    fm_jpeg_seek *seek;              /* NULL: not used */
+    const uint8_t *seek_data;        /* of the scan for which it is used; NULL: none */
     int32_t divisor;                 /* the image is decoded at 1 / divisor of its size */
     bool is_shortened; /* libjpeg sees a lower image, and ignores the rest of each scan */
     fm_box box;

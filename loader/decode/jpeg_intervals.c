@@ -54,6 +54,9 @@ struct fm_jpeg_intervals {
     int32_t row_intervals; /* that hold the part */
     int32_t n_skipped;     /* intervals between those of two rows */
     int32_t max_rows;      /* that are read at once */
+    bool ends_whole;       /* the part ends where an interval does */
+    uint32_t max_left_bits; /* that an interval may leave */
+    int32_t first_row;     /* with seek points: of those that are being read */
     int32_t n_rows;        /* that are being read, or were read last */
     int32_t n_intervals;   /* of these rows */
     int32_t next_interval; /* that no lane has begun */
@@ -92,10 +95,9 @@ typedef struct closer_look {
 /* At the end of an interval: goes on with one that no lane has begun, if there is one. */
 static closer_look next_interval(fm_jpeg_intervals *v, const step *s, uint64_t at) {
     const int32_t interval = (int32_t)(s->keep >> 8 & 0xffff);
-    /* An interval leaves at most 7 bits; the last one of a row may end behind the part. */
-    const bool is_whole =
-        (interval + 1) % v->row_intervals != 0 || v->part.end_mcu % v->interval_mcus == 0;
-    if (at > v->end[interval] || (is_whole && v->end[interval] - at > 7))
+    /* The last one of a row may end behind the part. */
+    const bool is_whole = (interval + 1) % v->row_intervals != 0 || v->ends_whole;
+    if (at > v->end[interval] || (is_whole && v->end[interval] - at > v->max_left_bits))
         return (closer_look){.is_damaged = true};
     if (v->next_interval == v->n_intervals)
         return (closer_look){.at = at, .step = s, .place = NEW_BLOCK, .is_idle = true};
@@ -202,6 +204,22 @@ INLINE bool run(fm_jpeg_intervals *v, const int n) {
 /* A value from what was stored for it; see fm_jpeg_stored(). */
 INLINE int16_t value_of(int16_t value) { return (int16_t)(value - (value >> 15)); }
 
+/* With seek points: the number in the image of the first interval of a row that holds the part. */
+INLINE uint32_t first_interval(const fm_jpeg_intervals *v, int32_t row) {
+    return (uint32_t)(v->first_row + row) * v->part.seek->head.row_intervals +
+           (uint32_t)(v->part.first_mcu / v->interval_mcus);
+}
+
+/* Sets the DC predictions at the begin of one of the row's intervals that hold the part. */
+INLINE void begin_predictions(const fm_jpeg_intervals *v, int32_t row, int32_t interval,
+                              int32_t *predictions) {
+    memset(predictions, 0, FM_HUFFMAN_MAX_COMPONENTS * sizeof(*predictions));
+    if (!v->part.seek) return;
+    fm_huffman_point point;
+    fm_jpeg_seek_get(v->part.seek, first_interval(v, row) + (uint32_t)interval, &point);
+    memcpy(predictions, point.dc, sizeof(point.dc));
+}
+
 /* Turns what was stored into coefficients. */
 INLINE void complete(fm_jpeg_intervals *v) {
     const fm_jpeg_interval_part *const part = &v->part;
@@ -211,12 +229,14 @@ INLINE void complete(fm_jpeg_intervals *v) {
     const int16_t *before = v->dc_before;
     for (int32_t row = 0; row < v->n_rows; row++) {
         int16_t *const blocks = v->coefficients + 64 * (ptrdiff_t)(row * v->row_blocks);
-        int32_t predictions[FM_HUFFMAN_MAX_COMPONENTS] = {0};
+        int32_t predictions[FM_HUFFMAN_MAX_COMPONENTS], interval = 0;
+        begin_predictions(v, row, 0, predictions);
         for (int32_t n = v->n_before; n > 0; n--)
             for (int32_t i = 0; i < part->n_blocks; i++, before += 2)
                 predictions[part->blocks[i].component] += value_of(*before);
         for (int32_t mcu = part->first_mcu; mcu < part->end_mcu; mcu++) {
-            if (mcu % v->interval_mcus == 0) memset(predictions, 0, sizeof(predictions));
+            if (mcu % v->interval_mcus == 0 && mcu > part->first_mcu)
+                begin_predictions(v, row, ++interval, predictions);
             for (int32_t i = 0; i < part->n_blocks; i++) {
                 int16_t *const dc = &blocks[64 * (part->blocks[i].first +
                                                   (mcu - part->first_mcu) * part->blocks[i].step)];
@@ -282,8 +302,37 @@ static bool copy_intervals(fm_jpeg_intervals *v, fm_huffman_place *place) {
     return true;
 }
 
-static bool read_rows(fm_jpeg_intervals *v, fm_huffman_place *place) {
-    if (!copy_intervals(v, place)) return false;
+/* Copies the data from one byte to another. */
+static uint8_t *copy_part(const uint8_t *from, const uint8_t *to, uint8_t *out,
+                          const uint8_t *out_end) {
+    bool is_whole;
+    return fm_jpeg_unstuff(&from, to, out, (size_t)(out_end - out), &is_whole);
+}
+
+/* The same for intervals between seek points. */
+static bool copy_known(fm_jpeg_intervals *v) {
+    const uint8_t *data, *data_end;
+    fm_huffman_data(v->huffman, &data, &data_end);
+    uint8_t *next = v->bytes;
+    const uint8_t *const end = v->bytes + MAX_BYTES;
+    for (int32_t row = 0; row < v->n_rows; row++) {
+        const uint64_t *const begin = v->part.seek->begin_bits + first_interval(v, row);
+        for (int32_t i = 0; i < v->row_intervals; i++) {
+            const int32_t interval = row * v->row_intervals + i;
+            v->begin[interval] = 8 * (uint64_t)(next - v->bytes) + begin[i] % 8;
+            next = copy_part(data + begin[i] / 8, data + begin[i + 1] / 8, next, end);
+            if (next >= end) return false;
+            v->end[interval] = 8 * (uint64_t)(next - v->bytes) + begin[i + 1] % 8;
+        }
+        /* The last bits may be in the byte where the next interval begins. */
+        const uint8_t *const last = data + begin[v->row_intervals] / 8;
+        next = copy_part(last, data_end - last < 2 ? data_end : last + 2, next, end);
+    }
+    return next < end;
+}
+
+/* Reads the intervals that were copied. */
+static bool read_rows(fm_jpeg_intervals *v) {
     memset(v->coefficients, 0, 64 * sizeof(int16_t) * (size_t)(v->n_rows * v->row_blocks));
     int n = 0;
     for (; n < N_LANES && n < v->n_intervals; n++)
@@ -310,9 +359,30 @@ int32_t fm_jpeg_intervals_read(fm_jpeg_intervals *intervals, int32_t max_rows) {
     place = begin;
     v->n_rows = max_rows < v->max_rows ? max_rows : v->max_rows;
     v->n_intervals = v->n_rows * v->row_intervals;
-    const bool is_read = read_rows(v, &place);
+    const bool is_read = copy_intervals(v, &place) && read_rows(v);
     fm_huffman_seek(v->huffman, is_read ? &place : &begin, is_read);
     return is_read ? v->n_rows : 0;
+}
+
+/* With seek points: how many of the next rows can be read, at most max_rows. */
+static int32_t n_known_rows(const fm_jpeg_intervals *v, int32_t max_rows) {
+    const fm_jpeg_seek *const seek = v->part.seek;
+    int32_t n = 0;
+    for (uint64_t n_bytes = 0; n < max_rows; n++) {
+        const uint32_t first = first_interval(v, n), end = first + (uint32_t)v->row_intervals;
+        if (end > seek->head.n) break;
+        n_bytes += (seek->begin_bits[end] - seek->begin_bits[first]) / 8 + 4;
+        if (n_bytes > MAX_BYTES) break;
+    }
+    return n;
+}
+
+int32_t fm_jpeg_intervals_read_known(fm_jpeg_intervals *intervals, int32_t row, int32_t max_rows) {
+    fm_jpeg_intervals *const v = intervals;
+    v->first_row = row;
+    v->n_rows = n_known_rows(v, max_rows < v->max_rows ? max_rows : v->max_rows);
+    v->n_intervals = v->n_rows * v->row_intervals;
+    return v->n_rows > 0 && copy_known(v) && read_rows(v) ? v->n_rows : 0;
 }
 
 const int16_t *fm_jpeg_intervals_row(const fm_jpeg_intervals *intervals, int32_t row) {
@@ -353,9 +423,13 @@ static step *add_row(fm_jpeg_intervals *v, int32_t row, step *next) {
 bool fm_jpeg_intervals_begin(fm_jpeg_intervals *intervals, fm_huffman *huffman,
                              const fm_jpeg_interval_part *part) {
     fm_jpeg_intervals *const v = intervals;
-    const int64_t interval = fm_huffman_interval(huffman);
-    if (interval < 1 || part->row_mcus % interval) return false;
+    const fm_jpeg_seek *const seek = part->seek;
+    const int64_t interval =
+        seek ? (int64_t)seek->head.interval_mcus : (int64_t)fm_huffman_interval(huffman);
+    if (interval < 1 || (!seek && part->row_mcus % interval)) return false;
     v->huffman = huffman;
+    v->max_left_bits = seek ? 0 : 7;
+    v->ends_whole = part->end_mcu % interval == 0 || part->end_mcu == part->row_mcus;
     v->part = *part;
     v->interval_mcus = (int32_t)interval;
     v->n_before = part->first_mcu % v->interval_mcus;

@@ -9,6 +9,7 @@
 /* MCUs whose coefficients are read at a time. The samples of an even number of blocks are computed
  * faster. */
 #define BATCH 8
+#define NO_MCU UINT32_MAX
 /* Bytes before a row of samples, for the sample that repeats the first one. */
 #define PAD FM_MEM_ALIGN
 
@@ -46,10 +47,14 @@ struct fm_jpeg_rows {
     int32_t left, width, skip_px; /* of the rows; the box begins skip_px pixels to the right */
     int32_t next_row;             /* of pixels */
     int32_t n_mcus, first_mcu, end_mcu; /* of a row of MCUs: all, and those that the box needs */
+    int32_t n_mcu_rows;                 /* of the image */
     int32_t first_mcu_row, next_mcu_row, end_mcu_row; /* end: after the last one that is needed */
-    uint32_t n_pending;  /* MCUs before the next one that the Huffman decoder has not skipped yet */
-    bool uses_intervals; /* restart intervals are read several at once */
-    int32_t first_read_row, end_read_row; /* rows of MCUs that fm_jpeg_intervals_read() has read */
+    uint32_t mcu;        /* the next one of the Huffman decoder, in the whole image */
+    uint32_t n_pending;  /* MCUs before that one that it has not skipped yet */
+    fm_jpeg_seek *seek;  /* NULL: not used */
+    uint32_t end_mcu_due; /* the MCU that begins where the next seek point will be */
+    bool uses_intervals; /* restart intervals, or those of `seek`, are read several at once */
+    int32_t first_read_row, end_read_row; /* rows of MCUs that `intervals` has read */
     _Alignas(FM_MEM_ALIGN) int16_t coefficients[BATCH * FM_HUFFMAN_MAX_BLOCKS * 64];
 };
 
@@ -177,6 +182,7 @@ bool fm_jpeg_rows_plan(fm_jpeg_rows *rows, const fm_jpeg_frame *frame, const fm_
     int32_t max_h, max_v;
     if (!plan_components(rows, frame, &max_h, &max_v)) return false;
     rows->n_mcus = ceil_div(frame->width, 8 * max_h);
+    rows->n_mcu_rows = ceil_div(frame->height, 8 * max_v);
     rows->left = box->left - box->left % max_h; /* where a sample of each component begins */
     rows->skip_px = box->left - rows->left;
     rows->width = box->width + rows->skip_px;
@@ -198,14 +204,50 @@ static uint8_t *samples_at(const plane *p, int32_t row, int32_t column) {
     return p->samples + (size_t)(row % p->n_rows) * p->stride + (column - p->column);
 }
 
-static bool skip_mcus(fm_jpeg_rows *rows, int32_t n) {
+static uint32_t first_mcu_of_interval(const fm_jpeg_rows *rows, uint32_t interval) {
+    return fm_jpeg_seek_mcu(rows->seek, interval, (uint32_t)rows->n_mcus);
+}
+
+/* Adds a seek point where the Huffman decoder is. */
+static void add_seek_point(fm_jpeg_rows *rows) {
+    fm_huffman_point point;
+    fm_huffman_tell_mcu(rows->source.huffman, &point);
+    rows->end_mcu_due = fm_jpeg_seek_add(rows->seek, &point)
+                            ? first_mcu_of_interval(rows, rows->seek->head.n + 1)
+                            : NO_MCU;
+}
+
+static void pass_mcu(fm_jpeg_rows *rows) {
+    if (++rows->mcu == rows->end_mcu_due) add_seek_point(rows);
+}
+
+/* Goes to an MCU, as far as possible by a seek point. */
+static bool skip_to(fm_jpeg_rows *rows, uint32_t mcu) {
+    fm_huffman *const huffman = rows->source.huffman;
     if (rows->source.skips_intervals) {
-        rows->n_pending += (uint32_t)n;
+        rows->n_pending += mcu - rows->mcu;
+        rows->mcu = mcu;
         return true;
     }
-    for (; n > 0; n--)
-        if (!fm_huffman_skip(rows->source.huffman)) return false;
+    if (rows->seek) {
+        const uint32_t interval = fm_jpeg_seek_last(rows->seek, mcu, (uint32_t)rows->n_mcus);
+        const uint32_t first = first_mcu_of_interval(rows, interval);
+        if (first > rows->mcu) {
+            fm_huffman_point point;
+            fm_jpeg_seek_get(rows->seek, interval, &point);
+            fm_huffman_seek_mcu(huffman, &point);
+            rows->mcu = first;
+        }
+    }
+    while (rows->mcu < mcu) {
+        if (!fm_huffman_skip(huffman)) return false;
+        pass_mcu(rows);
+    }
     return true;
+}
+
+static uint32_t first_mcu_of_row(const fm_jpeg_rows *rows, int32_t row) {
+    return (uint32_t)row * (uint32_t)rows->n_mcus;
 }
 
 /* Reads the coefficients of n MCUs. Each row of blocks of a component lies in one piece: the blocks
@@ -229,6 +271,7 @@ static bool read_batch(fm_jpeg_rows *rows, int32_t n) {
     rows->n_pending = 0;
     for (; n > 0; n--) {
         if (!fm_huffman_read(rows->source.huffman, blocks)) return false;
+        pass_mcu(rows);
         for (i = 0; i < rows->n_blocks; i++) blocks[i] += 64 * (ptrdiff_t)n_after[i];
     }
     return true;
@@ -291,18 +334,19 @@ static void extend_edges(const fm_jpeg_rows *rows, const plane *p) {
     }
 }
 
-/* Decides whether restart intervals are read several at once. */
+/* Decides whether intervals are read several at once. */
 static void begin_intervals(fm_jpeg_rows *rows) {
     fm_huffman *const huffman = rows->source.huffman;
     rows->uses_intervals = false;
     rows->end_read_row = 0;
     const int32_t n_mcus = rows->end_mcu - rows->first_mcu;
-    if (!huffman || !rows->source.skips_intervals || n_mcus > UINT16_MAX / FM_HUFFMAN_MAX_BLOCKS)
-        return;
+    if (!huffman || n_mcus > UINT16_MAX / FM_HUFFMAN_MAX_BLOCKS) return;
+    if (!rows->source.skips_intervals && (!rows->seek || rows->seek->head.n == 0)) return;
     fm_jpeg_interval_part part = {.row_mcus = rows->n_mcus,
                                   .first_mcu = rows->first_mcu,
                                   .end_mcu = rows->end_mcu,
-                                  .n_blocks = rows->n_blocks};
+                                  .n_blocks = rows->n_blocks,
+                                  .seek = rows->seek};
     /* Here, too, each row of blocks of a component lies in one piece. */
     int32_t next = 0, i = 0;
     for (int32_t c = 0; c < rows->n_planes; c++) {
@@ -318,29 +362,41 @@ static void begin_intervals(fm_jpeg_rows *rows) {
 }
 
 /* Reads the restart intervals of the next rows of MCUs, several at once. *n_rows is 0 if they have
- * to be read one by one, from *first_mcu of the next row on. false: they are damaged. */
-static bool read_intervals(fm_jpeg_rows *rows, int32_t *n_rows, int32_t *first_mcu) {
+ * to be read one by one. false: they are damaged. */
+static bool read_restart_intervals(fm_jpeg_rows *rows, int32_t *n_rows) {
     fm_huffman *const huffman = rows->source.huffman;
+    const uint32_t row_begin = first_mcu_of_row(rows, rows->next_mcu_row);
     const int32_t interval = (int32_t)fm_huffman_interval(huffman);
-    *first_mcu = rows->first_mcu - rows->first_mcu % interval;
-    const uint32_t n_before = rows->n_pending + (uint32_t)*first_mcu;
-    if (!fm_huffman_skip_intervals(huffman, n_before)) return false;
+    const int32_t first_mcu = rows->first_mcu - rows->first_mcu % interval;
+    if (!fm_huffman_skip_intervals(huffman, rows->n_pending + (uint32_t)first_mcu)) return false;
     rows->n_pending = 0;
+    rows->mcu = row_begin + (uint32_t)first_mcu;
     *n_rows = fm_jpeg_intervals_read(rows->intervals, rows->end_mcu_row - rows->next_mcu_row);
     if (*n_rows == 0) return true;
     rows->n_pending = (uint32_t)(rows->n_mcus - ceil_div(rows->end_mcu, interval) * interval);
+    rows->mcu = first_mcu_of_row(rows, rows->next_mcu_row + *n_rows);
+    return true;
+}
+
+/* Reads the intervals of the next rows of MCUs, several at once, if they are not read yet and can
+ * be read so. false: they are damaged. */
+static bool read_intervals(fm_jpeg_rows *rows) {
+    if (!rows->uses_intervals || rows->next_mcu_row < rows->end_read_row) return true;
+    int32_t n_rows;
+    if (rows->seek)
+        n_rows = fm_jpeg_intervals_read_known(rows->intervals, rows->next_mcu_row,
+                                              rows->end_mcu_row - rows->next_mcu_row);
+    else if (!read_restart_intervals(rows, &n_rows))
+        return false;
     rows->first_read_row = rows->next_mcu_row;
-    rows->end_read_row = rows->next_mcu_row + *n_rows;
+    rows->end_read_row = rows->next_mcu_row + n_rows;
+    rows->uses_intervals = n_rows > 0;
     return true;
 }
 
 /* Reads the next row of MCUs, which the box needs, and computes its samples. */
 static fm_jpeg_rows_status decode_needed_row(fm_jpeg_rows *rows) {
-    int32_t at = 0, n_rows = 0;
-    if (rows->uses_intervals && rows->next_mcu_row >= rows->end_read_row) {
-        if (!read_intervals(rows, &n_rows, &at)) return FM_JPEG_ROWS_DAMAGED;
-        rows->uses_intervals = n_rows > 0;
-    }
+    if (!read_intervals(rows)) return FM_JPEG_ROWS_DAMAGED;
     if (rows->next_mcu_row < rows->end_read_row) {
         const int32_t n = rows->end_mcu - rows->first_mcu;
         const int16_t *const blocks =
@@ -348,20 +404,23 @@ static fm_jpeg_rows_status decode_needed_row(fm_jpeg_rows *rows) {
         return compute_batch(rows, blocks, n, rows->first_mcu, n) ? FM_JPEG_ROWS_OK
                                                                   : FM_JPEG_ROWS_OUT_OF_RANGE;
     }
-    if (!skip_mcus(rows, rows->first_mcu - at)) return FM_JPEG_ROWS_DAMAGED;
+    const uint32_t row_begin = first_mcu_of_row(rows, rows->next_mcu_row);
+    if (!skip_to(rows, row_begin + (uint32_t)rows->first_mcu)) return FM_JPEG_ROWS_DAMAGED;
     for (int32_t mcu = rows->first_mcu, n; mcu < rows->end_mcu; mcu += n) {
         n = least(rows->end_mcu - mcu, BATCH);
         if (!read_batch(rows, n)) return FM_JPEG_ROWS_DAMAGED;
         if (!compute_batch(rows, rows->coefficients, BATCH, mcu, n))
             return FM_JPEG_ROWS_OUT_OF_RANGE;
     }
-    return skip_mcus(rows, rows->n_mcus - rows->end_mcu) ? FM_JPEG_ROWS_OK : FM_JPEG_ROWS_DAMAGED;
+    return skip_to(rows, row_begin + (uint32_t)rows->n_mcus) ? FM_JPEG_ROWS_OK
+                                                             : FM_JPEG_ROWS_DAMAGED;
 }
 
 /* Reads the next row of MCUs, and computes its samples if the box needs them. */
 static fm_jpeg_rows_status decode_mcu_row(fm_jpeg_rows *rows) {
     if (rows->next_mcu_row >= rows->first_mcu_row) return decode_needed_row(rows);
-    return skip_mcus(rows, rows->n_mcus) ? FM_JPEG_ROWS_OK : FM_JPEG_ROWS_DAMAGED;
+    return skip_to(rows, first_mcu_of_row(rows, rows->next_mcu_row + 1)) ? FM_JPEG_ROWS_OK
+                                                                         : FM_JPEG_ROWS_DAMAGED;
 }
 
 static fm_jpeg_rows_status next_mcu_row(fm_jpeg_rows *rows) {
@@ -435,12 +494,33 @@ static int32_t last_mcu_row(const fm_jpeg_rows *rows, int32_t row) {
     return last;
 }
 
+/* Decides whether seek points are used and added, and passes the rows that they pass. */
+static void begin_seek(fm_jpeg_rows *rows) {
+    fm_huffman *const huffman = rows->source.huffman;
+    rows->seek = NULL;
+    rows->end_mcu_due = NO_MCU;
+    if (!huffman || !rows->source.seek || fm_huffman_interval(huffman)) return;
+    const fm_jpeg_seek_image image = {.row_mcus = (uint32_t)rows->n_mcus,
+                                      .n_rows = (uint32_t)rows->n_mcu_rows,
+                                      .mcu_blocks = (uint32_t)rows->n_blocks,
+                                      .n_bytes = rows->source.n_bytes};
+    if (!fm_jpeg_seek_begin(rows->source.seek, &image)) return;
+    rows->seek = rows->source.seek;
+    const fm_jpeg_seek_head *const head = &rows->seek->head;
+    if (head->n < head->n_all) {
+        rows->end_mcu_due = first_mcu_of_interval(rows, head->n + 1);
+        fm_huffman_track(huffman);
+    }
+    rows->next_mcu_row = least((int32_t)(head->n / head->row_intervals), rows->first_mcu_row);
+}
+
 fm_jpeg_rows_status fm_jpeg_rows_start(fm_jpeg_rows *rows, uint8_t *memory,
                                        const fm_jpeg_rows_source *source) {
     rows->source = *source;
     rows->next_mcu_row = source->huffman ? 0 : rows->first_mcu_row;
-    rows->n_pending = 0;
+    rows->mcu = rows->n_pending = 0;
     place_planes(rows, memory);
+    begin_seek(rows);
     begin_intervals(rows);
     while (rows->next_mcu_row < rows->first_mcu_row) {
         const fm_jpeg_rows_status status = next_mcu_row(rows);

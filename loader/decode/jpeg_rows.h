@@ -20,6 +20,7 @@
 #include "base/types.h"
 #include "decode/jpeg_huffman.h"
 #include "decode/jpeg_kernels.h"
+#include "decode/jpeg_seek.h"
 
 #define FM_JPEG_ROWS_MAX_COMPONENTS 3
 
@@ -66,6 +67,10 @@ typedef struct fm_jpeg_rows_source {
     /* Returns a row of a component's blocks, 64 coefficients in natural order each. */
     const int16_t *(*blocks)(void *owner, int32_t component, int32_t row);
     void *owner;
+    /* Seek points that hold for the scan, which are used, and to which others are added. NULL:
+     * none. Must stay until the last row is read. */
+    fm_jpeg_seek *seek;
+    size_t n_bytes;                /* of the file; for `seek` */
     const _Atomic bool *cancelled; /* NULL: never */
     bool skips_intervals;          /* whether restart intervals may be passed without decoding */
     bool bgr;                      /* the order of a pixel's bytes */

@@ -46,6 +46,7 @@ void fm_config_init(fm_config *config) {
     config->batch_size = 64;
     config->prefetch_batches = 4;
     config->max_file_bytes = 256 * MIB;
+    config->seek_index_bytes = 512 * MIB;
     config->max_image_pixels = 89478485;
     config->device.convert = true;
 }
@@ -158,6 +159,8 @@ static int fit_budget(fm_config *c, fm_plan *plan, fm_views *views, uint32_t *n_
     c->read_ahead_bytes = read_bytes;
     const uint64_t fitting = (left - read_bytes) / buffer_bytes;
     *n_buffers = (uint32_t)(fitting < wanted_buffers ? fitting : wanted_buffers);
+    const uint64_t rest = left - read_bytes - *n_buffers * buffer_bytes;
+    if (c->seek_index_bytes > rest) c->seek_index_bytes = rest;
     plan->stream = *n_buffers * buffer_bytes >= STREAM_BYTES;
     for (size_t i = 1; i < views->n; i++) views->more[i - 1].stream = plan->stream;
     return FM_OK;

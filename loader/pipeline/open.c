@@ -214,6 +214,10 @@ static void open_throttle(fm_loader *loader) {
     fm_throttle_open(&loader->throttle, n_cpus < n_busy ? n_cpus : n_busy);
 }
 
+static bool decodes_images(const fm_loader *loader) {
+    return loader->processor == &fm_process_image || loader->processor == &fm_process_views;
+}
+
 static int open_parts(fm_loader *loader, const fm_config *config, fm_error *error) {
     uint32_t n_buffers = 0;
     int status = fm_config_resolve(config, &loader->config, &loader->plan, &loader->result,
@@ -224,6 +228,9 @@ static int open_parts(fm_loader *loader, const fm_config *config, fm_error *erro
     if (!status) status = open_ring(loader, n_buffers, error);
     if (!status) status = fm_device_stage_start(loader, error);
     if (!status && !loader->rows.arrays) status = open_reader(loader, error);
+    if (!status && decodes_images(loader))
+        status = fm_seek_index_open(&loader->seek_index, loader->config.n_samples,
+                                    loader->config.seek_index_bytes, error);
     if (!status) status = fm_workers_open(loader, error);
     if (!status) open_throttle(loader);
     return status;
@@ -268,6 +275,7 @@ void fm_loader_close(fm_loader **pointer) {
     fm_device_stage_quiesce(loader);
     fm_ring_close(loader->ring);
     fm_device_stage_close(loader);
+    fm_seek_index_close(&loader->seek_index);
     free_tables(loader);
     fm_mem_free(loader);
 }

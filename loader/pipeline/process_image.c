@@ -14,6 +14,10 @@
 
 int fm_process_image_open_decoder(fm_worker *worker, fm_error *error) {
     fm_loader *const loader = worker->loader;
+    if (loader->seek_index) {
+        worker->seek = fm_mem_zalloc(&loader->counter, 1, sizeof(*worker->seek));
+        if (!worker->seek) return fm_error_set(error, FM_ERR_NOMEM, "no memory for seek points");
+    }
     const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels,
                               loader->config.rejected_formats};
     const int status = fm_decoder_open(&worker->decoder, &limits, &loader->counter, error);
@@ -21,7 +25,7 @@ int fm_process_image_open_decoder(fm_worker *worker, fm_error *error) {
     return status;
 }
 
-int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error) {
+static int image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error) {
     *bytes = task->data ? task->data : task->read.bytes;
     *n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     if (*n_bytes == 0) return fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
@@ -29,6 +33,27 @@ int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes
         return fm_error_set(error, FM_ERR_DAMAGED,
                             "there is no restart marker where the restart index has one");
     return FM_OK;
+}
+
+int fm_process_image_begin(fm_worker *worker, fm_task *task, fm_image_info *info, fm_error *error) {
+    fm_decoder *const decoder = worker->decoder;
+    const uint8_t *bytes;
+    size_t n_bytes;
+    const int status = image_bytes(task, &bytes, &n_bytes, error);
+    if (status) return status;
+    fm_decoder_set_interval_skipping(decoder, task->is_verified, task->is_partial);
+    if (worker->seek) {
+        fm_seek_index_get(worker->loader->seek_index, (uint64_t)task->index, worker->seek);
+        fm_decoder_set_seek(decoder, worker->seek);
+    }
+    return fm_decoder_begin(decoder, bytes, n_bytes, info, error);
+}
+
+void fm_process_image_end(fm_worker *worker, const fm_task *task) {
+    fm_decoder_end(worker->decoder);
+    if (!worker->seek) return;
+    fm_seek_index_put(worker->loader->seek_index, (uint64_t)task->index, worker->seek);
+    worker->seek->is_changed = false; /* the next image may not get so far */
 }
 
 int32_t fm_process_image_most_divisor(const fm_worker *worker) {
@@ -41,7 +66,7 @@ int fm_process_image_measure(fm_worker *worker, fm_task *task, int32_t *width, i
     const uint8_t *bytes;
     size_t n_bytes;
     fm_image_info info;
-    int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
+    int status = image_bytes(task, &bytes, &n_bytes, error);
     if (status) return status;
     status = fm_decoder_measure(worker->decoder, bytes, n_bytes, &info, error);
     if (status) return status;
@@ -73,14 +98,13 @@ static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
     }
 }
 
-static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, size_t n_bytes,
-                  uint8_t *out, fm_stage_timer *timer, fm_error *error) {
+static int decode(fm_worker *worker, fm_task *task, uint8_t *out, fm_stage_timer *timer,
+                  fm_error *error) {
     const fm_draw_key key = fm_task_key(worker, task, 0);
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
-    fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
-    int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
+    int status = fm_process_image_begin(worker, task, &info, error);
     fm_timer_end(timer, &timer->decode_ns);
     if (!status) status = fm_virtual_workers_check_size(worker->loader, task, &info, error);
     if (status) return status;
@@ -104,12 +128,8 @@ static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, 
 static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
                    fm_error *error) {
     uint8_t *const out = memory + task->position * worker->loader->layout.sample_bytes;
-    const uint8_t *bytes;
-    size_t n_bytes;
-    int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
-    if (status) return status;
-    status = decode(worker, task, bytes, n_bytes, out, timer, error);
-    fm_decoder_end(worker->decoder);
+    const int status = decode(worker, task, out, timer, error);
+    fm_process_image_end(worker, task);
     fm_timer_end(timer, &timer->decode_ns);
     return status;
 }

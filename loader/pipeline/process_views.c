@@ -109,12 +109,7 @@ static int decode_box(fm_worker *worker, const fm_box *box, decoded *out, fm_err
 
 static int decode(fm_worker *worker, fm_task *task, decoded *out, fm_stage_timer *timer,
                   fm_error *error) {
-    const uint8_t *bytes;
-    size_t n_bytes;
-    int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
-    if (status) return status;
-    fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
-    status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &out->info, error);
+    int status = fm_process_image_begin(worker, task, &out->info, error);
     fm_timer_end(timer, &timer->decode_ns);
     fm_box box;
     if (!status) status = fm_virtual_workers_check_size(worker->loader, task, &out->info, error);
@@ -122,7 +117,7 @@ static int decode(fm_worker *worker, fm_task *task, decoded *out, fm_stage_timer
     if (!status && out->divisor > 1) fm_decoder_set_divisor(worker->decoder, out->divisor);
     fm_timer_end(timer, &timer->transform_ns);
     if (!status && !is_empty(&box)) status = decode_box(worker, &box, out, error);
-    fm_decoder_end(worker->decoder);
+    fm_process_image_end(worker, task);
     fm_timer_end(timer, &timer->decode_ns);
     return status;
 }

@@ -32,6 +32,7 @@
 #include "pipeline/device_stage.h"
 #include "pipeline/pixels.h"
 #include "pipeline/rows.h"
+#include "pipeline/seek_index.h"
 #include "pipeline/views.h"
 #include "read/readers.h"
 #include "ring/ring.h"
@@ -175,6 +176,7 @@ typedef struct fm_worker {
     fm_pixels *pixels;
     fm_view_tools views;
     fm_rows_scratch scratch;
+    fm_jpeg_seek *seek; /* of the image that is being decoded; NULL: the loader has no seek_index */
     fm_core_clock core_clock;
     fm_streams streams; /* scratch of virtual_workers.c, as the next one */
     fm_draw draws[FM_MAX_OPS];
@@ -205,12 +207,14 @@ typedef struct fm_processor {
 } fm_processor;
 
 /* What processors for encoded images have in common, in process_image.c: the thread's decoder, and
- * the image's bytes. An empty file is refused, and a partial read that does not end where the
- * restart index says; an end marker is written after it. */
+ * begin and end of an image. An empty file is refused, and a partial read that does not end where
+ * the restart index says; an end marker is written after it. end() also follows a failed begin().
+ */
 int fm_process_image_open_decoder(fm_worker *worker, fm_error *error);
+int fm_process_image_begin(fm_worker *worker, fm_task *task, fm_image_info *info, fm_error *error);
+void fm_process_image_end(fm_worker *worker, const fm_task *task);
 /* The largest divisor of the size of the image that was begun (transform/scaled.h). */
 int32_t fm_process_image_most_divisor(const fm_worker *worker);
-int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error);
 int fm_process_image_measure(fm_worker *worker, fm_task *task, int32_t *width, int32_t *height,
                              fm_error *error);
 
@@ -298,6 +302,7 @@ struct fm_loader {
     fm_mem_counter counter;
     fm_ring *ring;
     fm_readers readers; /* not open with arrays */
+    fm_seek_index *seek_index; /* NULL: seek points are not kept */
     fm_worker *workers; /* [n_workers] */
     uint32_t n_workers;
     fm_throttle throttle;

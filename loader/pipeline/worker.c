@@ -170,6 +170,7 @@ void fm_workers_close(fm_loader *loader) {
         fm_decoder_close(&loader->workers[i].decoder);
         fm_pixels_close(&loader->workers[i].pixels);
         fm_view_tools_close(&loader->workers[i].views);
+        fm_mem_free(loader->workers[i].seek);
         fm_rows_scratch_close(&loader->workers[i].scratch);
     }
     fm_mem_free(loader->workers);
