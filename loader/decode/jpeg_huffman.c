@@ -73,9 +73,8 @@ static const uint8_t *next_byte(const reader *r) { return r->next - (r->n + 7) /
 
 /* Moves the mark to a byte of the window behind it. */
 static void move_mark(fm_huffman *h, const uint8_t *to) {
-    size_t n_zeros = 0; /* that were stuffed, one after each FF */
-    for (const uint8_t *p = h->mark; p < to; p++) n_zeros += *p == 0xFF;
-    h->mark_source += (size_t)(to - h->mark) + n_zeros;
+    /* A zero was stuffed after each FF. */
+    h->mark_source += (to - h->mark) + (ptrdiff_t)fm_jpeg_count_ff(h->mark, to);
     h->mark = to;
 }
 

@@ -9,7 +9,7 @@
 /* Longer ones, of common qualities, would have more bits than fm_jpeg_seek_end can hold. */
 #define MOST_BLOCKS 192u
 /* The ends of an image take at most this part of its bytes, if its intervals are not too long. */
-#define BYTES_PER_END_BYTE 64u
+#define BYTES_PER_END_BYTE 256u
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }

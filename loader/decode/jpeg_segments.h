@@ -59,6 +59,19 @@ static inline uint8_t *fm_jpeg_unstuff(const uint8_t **source, const uint8_t *so
     return out;
 }
 
+/* How many bytes from p to `end` are FF. Sums of 8 bits, which compilers vectorize. */
+static inline size_t fm_jpeg_count_ff(const uint8_t *p, const uint8_t *end) {
+    enum { BLOCK = 64 };
+    size_t n = 0;
+    for (; end - p >= BLOCK; p += BLOCK) {
+        uint8_t n_of_block = 0;
+        for (int i = 0; i < BLOCK; i++) n_of_block = (uint8_t)(n_of_block + (p[i] == 0xFF));
+        n += n_of_block;
+    }
+    for (; p < end; p++) n += *p == 0xFF;
+    return n;
+}
+
 /* The n-th restart marker from p on, n at least 1; NULL if there are fewer. */
 static inline const uint8_t *fm_jpeg_find_restart(const uint8_t *p, const uint8_t *end,
                                                   uint32_t n) {
