@@ -1,0 +1,255 @@
+/*
+ * Seek points (fm_jpeg_set_seek()): boxes of an image that are decoded one after another, each with
+ * the points of those before, have the pixels of libjpeg's full decode, and the same outcome as
+ * without points: for any sampling, size and box, for damaged files, and for files that change.
+ */
+#define _GNU_SOURCE
+#include "base/cpu.h"
+#include "jpeg_boxes.h"
+#include "pipeline/seek_index.h"
+
+static uint8_t others[sizeof(pixels)];
+
+static fm_jpeg_seek *new_seek(void) {
+    fm_jpeg_seek *const seek = calloc(1, sizeof(*seek));
+    assert_non_null(seek);
+    seek->max_bytes = UINT32_MAX;
+    return seek;
+}
+
+/* As an index hands it out. */
+static void forget(fm_jpeg_seek *seek) { seek->head = (fm_jpeg_seek_head){0}; }
+
+/* The next image starts as after a copy to an index and back: nothing else is kept. */
+static void keep_points_only(fm_jpeg_seek *seek) {
+    memset(seek->begin_bits, 0xAA, sizeof(seek->begin_bits));
+    memset(seek->ends + seek->head.n, 0xAA,
+           (FM_JPEG_SEEK_MAX - seek->head.n) * sizeof(*seek->ends));
+    seek->is_changed = false;
+}
+
+static kind random_kind(uint32_t number) {
+    kind k = SAMPLINGS[number % N_SAMPLINGS];
+    k.width = 1 + (int)random_below(number % 5 ? 300 : 40);
+    k.height = 1 + (int)random_below(number % 5 ? 200 : 40);
+    k.optimized = random_below(2);
+    return k;
+}
+
+/* Decodes with and without seek points, which must make no difference. Returns the status. */
+static int decode_both(fm_jpeg *seeking, fm_jpeg *plain, const file *f, const fm_box *box) {
+    const int status = decode(seeking, f, box, pixels);
+    assert_int_equal(status, decode(plain, f, box, others));
+    if (!status) assert_memory_equal(pixels, others, 3 * (size_t)box->width * (size_t)box->height);
+    return status;
+}
+
+static void boxes_equal_the_full_decode(void **state) {
+    (void)state;
+    fm_jpeg *jpeg = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(jpeg, seek);
+    uint32_t n_known = 0;
+    for (uint32_t i = 0; i < 40 * N_SAMPLINGS; i++) {
+        const kind k = random_kind(i);
+        const file f = make(&k);
+        uint8_t *const full = full_decode(&f);
+        forget(seek);
+        /* Few bytes for points give long intervals, many give short ones. */
+        seek->max_bytes = random_below(2) ? UINT32_MAX : random_below(4000);
+        for (int n = 0; n < 20; n++) {
+            const fm_box box = random_box(&k);
+            const uint32_t n_before = seek->head.n;
+            keep_points_only(seek);
+            assert_int_equal(decode(jpeg, &f, &box, pixels), FM_OK);
+            check_pixels(&k, &box, pixels, full);
+            assert_true(seek->head.n >= n_before && seek->head.n <= seek->head.n_all);
+            assert_int_equal(seek->is_changed, seek->head.n > n_before);
+        }
+        n_known += seek->head.n;
+        free(full);
+        test_guarded_close(&f);
+    }
+    /* libjpeg, which decodes all by itself on other CPUs, uses no points. */
+    fm_cpu_tier tier;
+    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
+    const bool are_used = FM_HAVE_JPEG_INTERNALS && tier > FM_CPU_SCALAR;
+    assert_true(are_used ? n_known > 2000 : n_known == 0);
+    free(seek);
+    fm_jpeg_close(&jpeg);
+}
+
+/* What was read above damage is used, and the damage is found as without points. */
+static void damaged_files_have_the_same_outcome(void **state) {
+    (void)state;
+    fm_jpeg *seeking = open_decoder(), *plain = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(seeking, seek);
+    int n_accepted = 0, n_refused = 0;
+    for (uint32_t i = 0; i < 30 * N_SAMPLINGS; i++) {
+        const kind k = random_kind(i);
+        const file f = make(&k);
+        injure(&f, 1 + random_below(3));
+        forget(seek);
+        for (int n = 0; n < 20; n++) {
+            const fm_box box = random_box(&k);
+            keep_points_only(seek);
+            const int status = decode_both(seeking, plain, &f, &box);
+            assert_true(status == FM_OK || status == FM_ERR_DAMAGED);
+            n_accepted += !status;
+            n_refused += status != FM_OK;
+        }
+        test_guarded_close(&f);
+    }
+    assert_true(n_accepted > 500 && n_refused > 500);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+}
+
+/* Points of a file that has other bytes now, anywhere: in the header, the data, or as a whole. */
+static void files_that_change_are_decoded_anew(void **state) {
+    (void)state;
+    fm_jpeg *seeking = open_decoder(), *plain = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(seeking, seek);
+    int n_accepted = 0;
+    for (uint32_t i = 0; i < 40 * N_SAMPLINGS; i++) {
+        kind k = random_kind(i);
+        const file f = make(&k);
+        const fm_box all = {0, 0, k.width, k.height};
+        forget(seek);
+        assert_int_equal(decode_both(seeking, plain, &f, &all), FM_OK);
+        keep_points_only(seek);
+        const size_t data = data_of(&f);
+        file changed = f;
+        if (random_below(3) == 0) { /* another image */
+            k.width = 1 + (int)random_below(200);
+            changed = make(&k);
+        } else if (random_below(2)) { /* a quantization step: other pixels, no damage */
+            f.bytes[30 + random_below(20)] ^= 3;
+        } else {
+            f.bytes[data + random_below((uint32_t)(f.n - 2 - data))] ^= (uint8_t)random_below(256);
+        }
+        for (int n = 0; n < 4; n++) {
+            const fm_box box = random_box(&k);
+            n_accepted += decode_both(seeking, plain, &changed, &box) == FM_OK;
+            keep_points_only(seek);
+        }
+        if (changed.bytes != f.bytes) test_guarded_close(&changed);
+        test_guarded_close(&f);
+    }
+    assert_true(n_accepted > 100);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+}
+
+/* Restart intervals, several scans and other formats have no points, and take none. */
+static void other_images_get_no_points(void **state) {
+    (void)state;
+    fm_jpeg *seeking = open_decoder(), *plain = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(seeking, seek);
+    const kind k = {.width = 200, .height = 120, .h = 2, .v = 2, .n_components = 3, .interval = 4};
+    const file f = make(&k);
+    for (int n = 0; n < 10; n++) {
+        const fm_box box = random_box(&k);
+        assert_int_equal(decode_both(seeking, plain, &f, &box), FM_OK);
+        assert_int_equal(seek->head.n, 0);
+        assert_false(seek->is_changed);
+    }
+    test_guarded_close(&f);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+}
+
+/* ---- the index ------------------------------------------------------------------------------- */
+
+static fm_jpeg_seek *random_points(uint32_t n, uint32_t n_all) {
+    fm_jpeg_seek *const seek = new_seek();
+    seek->head = (fm_jpeg_seek_head){random_below(1000), random_below(1000), n, n_all, 3, 2};
+    for (uint32_t i = 0; i < n; i++) seek->ends[i] = (fm_jpeg_seek_end){(uint16_t)i, {1, -2, 3}};
+    seek->is_changed = true;
+    return seek;
+}
+
+static bool are_same(const fm_jpeg_seek *a, const fm_jpeg_seek *b) {
+    return !memcmp(&a->head, &b->head, sizeof(a->head)) &&
+           !memcmp(a->ends, b->ends, a->head.n * sizeof(*a->ends));
+}
+
+static void the_index_keeps_points(void **state) {
+    (void)state;
+    enum { N = 50 };
+    fm_seek_index *index = NULL;
+    assert_int_equal(fm_seek_index_open(&index, N, 1 << 20, NULL), FM_OK);
+    assert_non_null(index);
+    fm_jpeg_seek *kept[N] = {NULL}, *const got = new_seek();
+    for (int i = 0; i < 1000; i++) {
+        const uint32_t at = random_below(N), n_all = 1 + random_below(60);
+        fm_jpeg_seek *const seek = random_points(random_below(n_all + 1), n_all);
+        seek->is_changed = random_below(4) > 0;
+        fm_seek_index_put(index, at, seek);
+        if (seek->is_changed && (kept[at] || seek->head.n)) {
+            free(kept[at]);
+            kept[at] = seek;
+        } else {
+            free(seek);
+        }
+        const uint32_t other = random_below(N);
+        fm_seek_index_get(index, other, got);
+        assert_false(got->is_changed);
+        if (kept[other])
+            assert_true(are_same(got, kept[other]));
+        else
+            assert_int_equal(got->head.n, 0);
+    }
+    uint64_t n_images, n_bytes;
+    fm_seek_index_usage(index, &n_images, &n_bytes);
+    assert_int_equal(n_images, N);
+    assert_true(n_bytes <= 1 << 20);
+    fm_seek_index_get(index, N, got); /* not one of the dataset's */
+    assert_int_equal(got->head.n, 0);
+    for (int i = 0; i < N; i++) free(kept[i]);
+    free(got);
+    fm_seek_index_close(&index);
+    assert_null(index);
+    fm_seek_index_close(&index);
+}
+
+static void a_full_index_keeps_what_it_has(void **state) {
+    (void)state;
+    fm_seek_index *index = NULL;
+    assert_int_equal(fm_seek_index_open(&index, 20, 16384, NULL), FM_OK);
+    assert_non_null(index);
+    fm_jpeg_seek *const seek = random_points(200, 200), *const got = new_seek();
+    for (uint32_t i = 0; i < 20; i++) fm_seek_index_put(index, i, seek);
+    uint64_t n_images, n_bytes;
+    fm_seek_index_usage(index, &n_images, &n_bytes);
+    assert_true(n_images > 5 && n_images < 20 && n_bytes <= 16384);
+    for (uint32_t i = 0; i < 20; i++) {
+        fm_seek_index_get(index, i, got);
+        assert_int_equal(got->head.n, i < n_images ? 200 : 0);
+    }
+    free(seek);
+    free(got);
+    fm_seek_index_close(&index);
+    assert_int_equal(fm_seek_index_open(&index, 1000, 16384, NULL), FM_OK);
+    assert_null(index); /* too little for so many */
+    assert_int_equal(fm_seek_index_open(&index, 1000, 0, NULL), FM_OK);
+    assert_null(index);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(boxes_equal_the_full_decode),
+        cmocka_unit_test(damaged_files_have_the_same_outcome),
+        cmocka_unit_test(files_that_change_are_decoded_anew),
+        cmocka_unit_test(other_images_get_no_points),
+        cmocka_unit_test(the_index_keeps_points),
+        cmocka_unit_test(a_full_index_keeps_what_it_has),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
