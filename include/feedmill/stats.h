@@ -92,6 +92,7 @@ typedef struct fm_storage_parts {
     X(http_retry_ns, "sum over failures of the pause before the next attempt")                 \
     X(cache_hits, "files that came from the cache, and were not read")                         \
     X(cache_misses, "files that were not in the cache")                                        \
+    X(seek_samples, "JPEGs that were decoded with seek points of an earlier time")             \
     X(disk_hits, "objects that came from the disk cache")                                      \
     X(disk_hit_bytes, "their bytes")                                                           \
     X(disk_misses, "objects that were fetched, as the disk cache did not have them")           \
@@ -120,6 +121,8 @@ typedef struct fm_storage_parts {
     X(pinned_bytes, "bytes of batch buffers that are page-locked")                             \
     X(cache_files, "files in the cache")                                                       \
     X(cache_bytes, "memory that the cache uses")                                               \
+    X(seek_images, "images that have seek points")                                             \
+    X(seek_bytes, "memory that these use")                                                     \
     X(disk_entries, "objects in the folder of the disk cache, of all processes")               \
     X(disk_bytes, "bytes of disk that they use")                                               \
     X(disk_stored, "objects that this process has stored there since the cache was opened")    \

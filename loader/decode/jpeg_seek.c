@@ -23,6 +23,7 @@ void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes
         seek->is_changed = head->n > 0;
         *head = (fm_jpeg_seek_head){0};
     }
+    seek->n_used = head->n;
     seek->begin_bits[0] = 0;
     for (uint32_t i = 0; i < head->n; i++)
         seek->begin_bits[i + 1] = seek->begin_bits[i] + seek->ends[i].n_bits;

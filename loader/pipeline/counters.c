@@ -27,6 +27,7 @@ static void add_workers(const fm_loader *loader, fm_stats *out) {
         out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);
         out->decode_ns += atomic_load_explicit(&worker->decode_ns, memory_order_relaxed);
         out->transform_ns += atomic_load_explicit(&worker->transform_ns, memory_order_relaxed);
+        out->seek_samples += atomic_load_explicit(&worker->n_seeks, memory_order_relaxed);
     }
 }
 
@@ -97,6 +98,8 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
         out->worker_cpu_ns += fm_thread_cpu_ns(&loader->workers[i].thread);
     add_reader(&reader, out);
     add_caches(&loader->config, out);
+    if (loader->seek_index)
+        fm_seek_index_usage(loader->seek_index, &out->seek_images, &out->seek_bytes);
     out->threads_created = loader->n_workers + reader.n_threads + loader->device.thread.running;
     out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
     out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);

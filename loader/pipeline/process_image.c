@@ -53,7 +53,10 @@ void fm_process_image_end(fm_worker *worker, const fm_task *task) {
     fm_decoder_end(worker->decoder);
     if (!worker->seek) return;
     fm_seek_index_put(worker->loader->seek_index, (uint64_t)task->index, worker->seek);
-    worker->seek->is_changed = false; /* the next image may not get so far */
+    fm_counter_add(&worker->n_seeks, worker->seek->n_used > 0);
+    /* The next image may not get so far. */
+    worker->seek->is_changed = false;
+    worker->seek->n_used = 0;
 }
 
 int32_t fm_process_image_most_divisor(const fm_worker *worker) {

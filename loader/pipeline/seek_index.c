@@ -82,6 +82,7 @@ void fm_seek_index_get(fm_seek_index *index, uint64_t sample, fm_jpeg_seek *seek
     seek->head = (fm_jpeg_seek_head){0};
     seek->max_bytes = index->max_bytes;
     seek->is_changed = false;
+    seek->n_used = 0;
     if (sample >= index->n_samples) return;
     pthread_mutex_lock(&index->lock);
     const uint32_t place = places(index)[sample];

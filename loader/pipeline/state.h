@@ -181,7 +181,7 @@ typedef struct fm_worker {
     fm_streams streams; /* scratch of virtual_workers.c, as the next one */
     fm_draw draws[FM_MAX_OPS];
     /* Written by this thread alone (relaxed), read by fm_loader_stats(). */
-    _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;
+    _Atomic uint64_t n_samples, n_seeks, decode_ns, transform_ns, idle_ns;
     _Atomic uint64_t idle_since_ns; /* 0: it works */
 } fm_worker;
 
@@ -356,6 +356,12 @@ static inline fm_draw_key fm_view_key(const fm_loader *loader, const fm_task *ta
 /* How the cache identifies a task's file. */
 static inline fm_cache_key fm_task_cache_key(const fm_task *task) {
     return (fm_cache_key){task->read.path, task->read.offset_bytes, task->read.range_bytes};
+}
+
+/* Adds to a counter of which this thread is the only writer: no read-modify-write is needed. */
+static inline void fm_counter_add(_Atomic uint64_t *counter, uint64_t value) {
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
+                          memory_order_relaxed);
 }
 
 /* Adds the time since the timer's last call to *stage_ns. */

@@ -9,12 +9,6 @@
 /* Stack of a decode thread: libjpeg and the row loops need a few KiB. */
 #define STACK_BYTES ((size_t)512 << 10)
 
-/* The thread is the only writer of its counters: no read-modify-write is needed. */
-static void add(_Atomic uint64_t *counter, uint64_t value) {
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
-                          memory_order_relaxed);
-}
-
 /* Returns the read buffer. Before that, puts the bytes of a sample that was made into the cache. */
 static void end_read(fm_worker *worker, fm_task *task, int status) {
     fm_loader *const loader = worker->loader;
@@ -46,9 +40,9 @@ static void run_task(fm_worker *worker, fm_task *task) {
     task->own = fm_work_of(timer.decode_ns, timer.transform_ns,
                            task->finished_ns - task->dequeued_ns, cpu_ns);
     if (loader->rows.is_mapped) fm_work_read(&task->own);
-    add(&worker->decode_ns, timer.decode_ns);
-    add(&worker->transform_ns, timer.transform_ns);
-    if (!status) add(&worker->n_samples, task->n_samples);
+    fm_counter_add(&worker->decode_ns, timer.decode_ns);
+    fm_counter_add(&worker->transform_ns, timer.transform_ns);
+    if (!status) fm_counter_add(&worker->n_samples, task->n_samples);
 }
 
 /* Locked. Counts the wait for the lock as waiting for a CPU: this thread or the lock's holder
@@ -82,7 +76,7 @@ static fm_task *wait_for_task(fm_worker *worker) {
         atomic_store_explicit(&worker->idle_since_ns, since_ns, memory_order_relaxed);
         fm_ring_wait(loader->ring, &loader->ring->work);
         atomic_store_explicit(&worker->idle_since_ns, 0, memory_order_relaxed);
-        add(&worker->idle_ns, fm_clock_ns() - since_ns);
+        fm_counter_add(&worker->idle_ns, fm_clock_ns() - since_ns);
     }
     return loader->queue.is_stopping ? NULL : task;
 }
@@ -97,7 +91,7 @@ static void measure(fm_worker *worker, fm_task *task) {
     const int status = loader->processor->measure(worker, task, &width, &height, &error);
     if (status && !task->data) end_read(worker, task, status);
     const uint64_t now_ns = fm_clock_ns();
-    add(&worker->decode_ns, now_ns - task->dequeued_ns);
+    fm_counter_add(&worker->decode_ns, now_ns - task->dequeued_ns);
     fm_loader_lock(loader);
     if (fm_is_cancelled(loader)) return;
     if (status) {

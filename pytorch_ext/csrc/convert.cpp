@@ -353,7 +353,7 @@ struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
     PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
-    PyObject *disk_cache = nullptr, *float_resize = nullptr;
+    PyObject *disk_cache = nullptr, *float_resize = nullptr, *seek_index = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -393,14 +393,16 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "read_threads",
                                         "disk_cache",
                                         "float_resize",
+                                        "seek_index_bytes",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOO", const_cast<char **>(names), &ops,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOOO", const_cast<char **>(names), &ops,
             &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
             &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
             &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
             &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
-            &remote, &read, &config.custom_reader.n_threads, &disk_cache, &float_resize))
+            &remote, &read, &config.custom_reader.n_threads, &disk_cache, &float_resize,
+            &seek_index))
         return false;
     config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
@@ -425,7 +427,7 @@ bool set_choices(const Arguments &arguments, fm_config &config) {
     return true;
 }
 
-void set_numbers(const Arguments &arguments, fm_config &config) {
+bool set_numbers(const Arguments &arguments, fm_config &config) {
     config.transform.resize_order = static_cast<fm_resize_order>(arguments.resize_order);
     config.n_samples = arguments.n_samples;
     config.memory_budget_bytes = arguments.budget;
@@ -433,6 +435,9 @@ void set_numbers(const Arguments &arguments, fm_config &config) {
     if (arguments.max_file) config.max_file_bytes = arguments.max_file;
     if (arguments.max_pixels) config.max_image_pixels = arguments.max_pixels;
     config.fallback = true;
+    if (arguments.seek_index && arguments.seek_index != Py_None)
+        config.seek_index_bytes = PyLong_AsUnsignedLongLong(arguments.seek_index);
+    return !PyErr_Occurred();
 }
 
 } // namespace
@@ -452,7 +457,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
-    set_numbers(given, config);
+    if (!set_numbers(given, config)) return false;
     if (!views_from_sequence(given.views, out)) return false;
     if (given.cache && given.cache != Py_None) {
         config.cache = cache_from_object(given.cache);

@@ -458,6 +458,7 @@ class Loader:
         read: Callable[[str, int, int], bytes | str] | None = None,
         read_threads: int = 0,  # 0: 16
         float_resize: FloatResize | None = None,
+        seek_index_bytes: int | None = None,  # None: fm_config's default
     ) -> Self: ...
     def start(
         self,

@@ -160,6 +160,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             progressive JPEGs, interlaced PNGs and WebPs take up to 80 MiB more per thread, until
             the thread waits for work or, for JPEGs, 8 other images have come; and libwebp's own
             memory.
+        seek_index: most bytes, within memory_budget, to keep where the rows of JPEGs begin, which
+            later epochs decode faster with: about 400 bytes for a photograph of 110 KB. 0: nothing
+            is kept. None (default): 512 MiB. Pixels are the same, also of a file that changes.
         reader: how files are read: "uring" (io_uring), "pread", or "auto" (default): io_uring if it
             is available. The environment variable FEEDMILL_READER overrides it.
         worker_init: what a worker_init_fn means: "fallback" (default): torch's path; "ignore": the
@@ -308,6 +311,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     seed: int | None
     threads: int | None
     memory_budget: int | None
+    seek_index: int | None
     reader: str
     worker_init: str
     dtype: torch.dtype | None
@@ -346,6 +350,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         seed: int | None = None,
         threads: int | None = None,
         memory_budget: int | None = None,
+        seek_index: int | None = None,
         reader: str = "auto",
         worker_init: str = "fallback",
         dtype: torch.dtype | None = None,
@@ -366,6 +371,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             seed=seed,
             threads=threads,
             memory_budget=memory_budget,
+            seek_index=seek_index,
             reader=reader,
             worker_init=worker_init,
             dtype=dtype,

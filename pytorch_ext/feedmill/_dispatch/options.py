@@ -41,6 +41,7 @@ class Options:
     seed: int | None
     threads: int | None
     memory_budget: int | None
+    seek_index: int | None
     reader: str
     worker_init: str
     dtype: torch.dtype | None
@@ -91,6 +92,8 @@ class Options:
         if self.memory_budget is not None and not is_int(self.memory_budget, 1, _WORD64):
             allowed_text = "a number of bytes (an int above 0) or None"
             raise _invalid("memory_budget", self.memory_budget, allowed_text)
+        if self.seek_index is not None and not is_int(self.seek_index, 0, _WORD64):
+            raise _invalid("seek_index", self.seek_index, "a number of bytes (an int from 0) or None")
         if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
             raise _invalid("log", self.log, "a file's path or None")
         if self.cache is not None and parse(self.cache) is None:

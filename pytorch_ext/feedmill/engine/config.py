@@ -49,6 +49,7 @@ class Config:
     n_threads: int
     prefetch_batches: int
     memory_budget: int | None = None
+    seek_index: int | None = None
     reader: str = "auto"
     alloc: Any = None
     sample_records: int = 0
@@ -83,6 +84,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         n_threads=n_threads,
         prefetch_batches=depth,
         memory_budget=options.memory_budget,
+        seek_index=options.seek_index,
         reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(options.cache),

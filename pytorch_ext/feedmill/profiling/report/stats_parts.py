@@ -281,6 +281,9 @@ class IOStats(StatsPart):
         cache_misses: with cache=, files that had to be read.
         cache_files: files in the cache.
         cache_bytes: bytes of memory that the cache uses.
+        seek_samples: JPEGs that were decoded with seek points of an earlier time (seek_index=).
+        seek_images: images that have seek points.
+        seek_bytes: bytes of memory that these use.
         disk_hits: with cache="disk:...", objects that came from there, those that their server has
             confirmed included. High is good.
         disk_hit_bytes: their bytes.
@@ -317,6 +320,9 @@ class IOStats(StatsPart):
     cache_misses: int = 0
     cache_files: int = _gauge()
     cache_bytes: int = _gauge()
+    seek_samples: int = 0
+    seek_images: int = _gauge()
+    seek_bytes: int = _gauge()
     disk_hits: int = 0
     disk_hit_bytes: int = 0
     disk_misses: int = 0
@@ -465,6 +471,7 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "read_ns": ("io", "read_ns"),
     "cache_hits": ("io", "cache_hits"),
     "cache_misses": ("io", "cache_misses"),
+    "seek_samples": ("io", "seek_samples"),
     "decode_ns": ("decode", "decode_ns"),
     "transform_ns": ("decode", "transform_ns"),
     "starved_ns": ("decode", "starved_ns"),
@@ -550,6 +557,8 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "http_retry_ns": ("io", "http_retry_ns"),
     "cache_files": ("io", "cache_files"),
     "cache_bytes": ("io", "cache_bytes"),
+    "seek_images": ("io", "seek_images"),
+    "seek_bytes": ("io", "seek_bytes"),
     "disk_hits": ("io", "disk_hits"),
     "disk_hit_bytes": ("io", "disk_hit_bytes"),
     "disk_misses": ("io", "disk_misses"),
