@@ -62,6 +62,7 @@ REFERENCE = "torch DataLoader, torchvision on PIL images"
 CONTESTANTS = (
     Contestant(REFERENCE, "torch", "pil"),
     Contestant("feedmill", "feedmill"),
+    Contestant("feedmill, first epoch", "feedmill", "first", note="a new loader each time"),
     Contestant("feedmill, FEEDMILL_CPU=sse41", "feedmill",
                environment=(("FEEDMILL_CPU", "sse41"),)),
     Contestant("feedmill, FEEDMILL_CPU=scalar", "feedmill",
@@ -80,6 +81,8 @@ CONTESTANTS = (
     Contestant("libjpeg-turbo alone, crop decode", "limit", "crop", note="from memory, no resize"),
     Contestant(REFERENCE, "torch", "pil", job="eval"),
     Contestant("feedmill", "feedmill", job="eval"),
+    Contestant("feedmill, first epoch", "feedmill", "first", job="eval",
+               note="a new loader each time"),
 )
 
 

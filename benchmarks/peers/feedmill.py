@@ -2,7 +2,8 @@
 
 open_check() first compares every file of the folder under the job's own transform with torchvision
 and Pillow, bit for bit, and raises at the first difference. The variant "scaled" has other pixels
-by intent, and is only compared as the other loaders are.
+by intent, and is only compared as the other loaders are. "first": each epoch is a new loader's
+first one, which has no seek points of images yet, with the time to open it.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def note(job: Job, variant: str) -> str:
 
 
 def open_epochs(job: Job, variant: str):
-    loader = make_loader(make_dataset(job, variant, job.kind, job.samples()), job, variant, True)
+    dataset = make_dataset(job, variant, job.kind, job.samples())
+    kept = make_loader(dataset, job, variant, True)
 
     def epoch():
+        loader = make_loader(dataset, job, variant, True) if variant == "first" else kept
         for images, _ in loader:
             yield images
         if loader.stats().decode.fallback_samples:
@@ -98,6 +101,9 @@ def open_check(job: Job, variant: str):
     else:
         check_deterministic(dataset, job)
     loader = make_loader(make_dataset(job, variant, "check", job.checked()), job, variant, False)
+    if variant != "first":
+        for _ in loader:  # what is compared is a later epoch, with seek points
+            pass
     return lambda: (images for images, _ in loader)
 
 

@@ -647,8 +647,15 @@ typedef struct fm_config {
      * begin, in about 1% of the file's size, as long as memory is left. Later epochs begin to
      * decode at the rows that are needed, and decode several of them at once. Files are still read
      * whole, and one whose bytes have changed is decoded anew. The pixels are the same.
+     *
+     * With a path, the seek points are in that file instead, with room for those of usual
+     * photographs, so that later runs have them from the start, and processes that decode parts of
+     * the same dataset share them. It is made if it is missing, must be on a local disk or in
+     * /dev/shm, and nobody may truncate it. fm_loader_open() fails with FM_ERR_READ or
+     * FM_ERR_ARGUMENT if it can't be used. Default NULL; copied.
      */
     uint64_t seek_index_bytes;
+    const char *seek_index_path;
     fm_reader_kind reader;     /* default AUTO; FEEDMILL_READER in the environment
                                   (uring, pread, auto) overrides it */
     uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */

@@ -218,6 +218,16 @@ static bool decodes_images(const fm_loader *loader) {
     return loader->processor == &fm_process_image || loader->processor == &fm_process_views;
 }
 
+static int open_seek_index(fm_loader *loader, fm_error *error) {
+    fm_config *const config = &loader->config;
+    const char *const path = config->seek_index_path;
+    config->seek_index_path = NULL; /* the caller may free it */
+    if (path)
+        return fm_seek_index_open_file(&loader->seek_index, path, config->n_samples, error);
+    return fm_seek_index_open(&loader->seek_index, config->n_samples, config->seek_index_bytes,
+                              error);
+}
+
 static int open_parts(fm_loader *loader, const fm_config *config, fm_error *error) {
     uint32_t n_buffers = 0;
     int status = fm_config_resolve(config, &loader->config, &loader->plan, &loader->result,
@@ -228,9 +238,7 @@ static int open_parts(fm_loader *loader, const fm_config *config, fm_error *erro
     if (!status) status = open_ring(loader, n_buffers, error);
     if (!status) status = fm_device_stage_start(loader, error);
     if (!status && !loader->rows.arrays) status = open_reader(loader, error);
-    if (!status && decodes_images(loader))
-        status = fm_seek_index_open(&loader->seek_index, loader->config.n_samples,
-                                    loader->config.seek_index_bytes, error);
+    if (!status && decodes_images(loader)) status = open_seek_index(loader, error);
     if (!status) status = fm_workers_open(loader, error);
     if (!status) open_throttle(loader);
     return status;

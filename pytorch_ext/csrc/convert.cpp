@@ -393,7 +393,7 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "read_threads",
                                         "disk_cache",
                                         "float_resize",
-                                        "seek_index_bytes",
+                                        "seek_index",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOOO", const_cast<char **>(names), &ops,
@@ -427,7 +427,7 @@ bool set_choices(const Arguments &arguments, fm_config &config) {
     return true;
 }
 
-bool set_numbers(const Arguments &arguments, fm_config &config) {
+void set_numbers(const Arguments &arguments, fm_config &config) {
     config.transform.resize_order = static_cast<fm_resize_order>(arguments.resize_order);
     config.n_samples = arguments.n_samples;
     config.memory_budget_bytes = arguments.budget;
@@ -435,9 +435,20 @@ bool set_numbers(const Arguments &arguments, fm_config &config) {
     if (arguments.max_file) config.max_file_bytes = arguments.max_file;
     if (arguments.max_pixels) config.max_image_pixels = arguments.max_pixels;
     config.fallback = true;
-    if (arguments.seek_index && arguments.seek_index != Py_None)
-        config.seek_index_bytes = PyLong_AsUnsignedLongLong(arguments.seek_index);
-    return !PyErr_Occurred();
+}
+
+// A number of bytes, a file's path, or None.
+bool set_seek_index(PyObject *given, Config *out) {
+    if (!given || given == Py_None) return true;
+    if (PyLong_Check(given)) {
+        out->config.seek_index_bytes = PyLong_AsUnsignedLongLong(given);
+        return !PyErr_Occurred();
+    }
+    PyObject *path = nullptr;
+    if (!PyUnicode_FSConverter(given, &path)) return false;
+    out->seek_index_path = Ref(path);
+    out->config.seek_index_path = PyBytes_AsString(path);
+    return true;
 }
 
 } // namespace
@@ -457,7 +468,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
-    if (!set_numbers(given, config)) return false;
+    set_numbers(given, config);
+    if (!set_seek_index(given.seek_index, out)) return false;
     if (!views_from_sequence(given.views, out)) return false;
     if (given.cache && given.cache != Py_None) {
         config.cache = cache_from_object(given.cache);

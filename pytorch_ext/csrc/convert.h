@@ -26,6 +26,7 @@ struct Config {
     std::vector<fm_array> arrays;
     std::vector<Section> sections; // of the arrays, or of several views; offsets are set after the
                                    // loader was opened
+    Ref seek_index_path;           // bytes, or none
     Ref owners;                    // of the arrays' memory, or none
     Ref alloc;                     // the Python allocator, or none
     Ref alloc_exception;           // the last exception of the allocator, or none

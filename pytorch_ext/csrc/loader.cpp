@@ -66,6 +66,12 @@ bool open(LoaderState *state, PyTypeObject *type, PyObject *args, PyObject *kwar
     fm_error error;
     const int status =
         without_gil([&] { return fm_loader_open(&state->handle, &state->config.config, &error); });
+    if (status == FM_ERR_READ) {
+        // The file of seek points: no sample is read yet.
+        const Ref text = text_from(error.message);
+        if (text) PyErr_SetObject(PyExc_OSError, text.get());
+        return false;
+    }
     if (status) {
         raise_error(state, error);
         return false;

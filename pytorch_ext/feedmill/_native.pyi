@@ -458,7 +458,8 @@ class Loader:
         read: Callable[[str, int, int], bytes | str] | None = None,
         read_threads: int = 0,  # 0: 16
         float_resize: FloatResize | None = None,
-        seek_index_bytes: int | None = None,  # None: fm_config's default
+        # fm_config.seek_index_bytes or seek_index_path; None: the default
+        seek_index: int | str | PathLike[str] | None = None,
     ) -> Self: ...
     def start(
         self,

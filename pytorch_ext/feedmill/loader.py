@@ -160,9 +160,14 @@ class DataLoader(TorchDataLoader[_T_co]):
             progressive JPEGs, interlaced PNGs and WebPs take up to 80 MiB more per thread, until
             the thread waits for work or, for JPEGs, 8 other images have come; and libwebp's own
             memory.
-        seek_index: most bytes, within memory_budget, to keep where the rows of JPEGs begin, which
-            later epochs decode faster with: about 400 bytes for a photograph of 110 KB. 0: nothing
-            is kept. None (default): 512 MiB. Pixels are the same, also of a file that changes.
+        seek_index: where to keep at which bits the rows of JPEGs begin, which later epochs decode
+            faster with; the pixels are the same, also of a file that changes. None (default): in
+            at most 512 MiB of memory, within memory_budget; a photograph of 110 KB takes about 400
+            bytes. An int: in at most that many bytes; 0: nowhere. A path: in that file, of about
+            500 bytes for each sample, so that later runs have them from the start, and the
+            processes of a machine that train together share them. It is made if it is missing, and
+            belongs to one dataset; it must be on a local disk or in /dev/shm. OSError or ValueError
+            at iter() if it can't be used.
         reader: how files are read: "uring" (io_uring), "pread", or "auto" (default): io_uring if it
             is available. The environment variable FEEDMILL_READER overrides it.
         worker_init: what a worker_init_fn means: "fallback" (default): torch's path; "ignore": the
@@ -311,7 +316,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     seed: int | None
     threads: int | None
     memory_budget: int | None
-    seek_index: int | None
+    seek_index: int | str | os.PathLike[str] | None
     reader: str
     worker_init: str
     dtype: torch.dtype | None
@@ -350,7 +355,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         seed: int | None = None,
         threads: int | None = None,
         memory_budget: int | None = None,
-        seek_index: int | None = None,
+        seek_index: int | str | os.PathLike[str] | None = None,
         reader: str = "auto",
         worker_init: str = "fallback",
         dtype: torch.dtype | None = None,

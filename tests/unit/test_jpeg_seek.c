@@ -4,6 +4,12 @@
  * without points: for any sampling, size and box, for damaged files, and for files that change.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/cpu.h"
 #include "jpeg_boxes.h"
 #include "pipeline/seek_index.h"
@@ -180,19 +186,17 @@ static bool are_same(const fm_jpeg_seek *a, const fm_jpeg_seek *b) {
            !memcmp(a->ends, b->ends, a->head.n * sizeof(*a->ends));
 }
 
-static void the_index_keeps_points(void **state) {
-    (void)state;
-    enum { N = 50 };
-    fm_seek_index *index = NULL;
-    assert_int_equal(fm_seek_index_open(&index, N, 1 << 20, NULL), FM_OK);
-    assert_non_null(index);
+enum { N = 50 };
+
+/* What is put into a new index comes out of it again; of an image that was not put, nothing. */
+static void check_index(fm_seek_index *index, uint64_t most_bytes) {
     fm_jpeg_seek *kept[N] = {NULL}, *const got = new_seek();
     for (int i = 0; i < 1000; i++) {
         const uint32_t at = random_below(N), n_all = 1 + random_below(60);
         fm_jpeg_seek *const seek = random_points(random_below(n_all + 1), n_all);
         seek->is_changed = random_below(4) > 0;
         fm_seek_index_put(index, at, seek);
-        if (seek->is_changed && (kept[at] || seek->head.n)) {
+        if (seek->is_changed && seek->head.n > 0) {
             free(kept[at]);
             kept[at] = seek;
         } else {
@@ -209,14 +213,194 @@ static void the_index_keeps_points(void **state) {
     uint64_t n_images, n_bytes;
     fm_seek_index_usage(index, &n_images, &n_bytes);
     assert_int_equal(n_images, N);
-    assert_true(n_bytes <= 1 << 20);
+    assert_true(n_bytes <= most_bytes);
     fm_seek_index_get(index, N, got); /* not one of the dataset's */
     assert_int_equal(got->head.n, 0);
     for (int i = 0; i < N; i++) free(kept[i]);
     free(got);
+}
+
+static void the_index_keeps_points(void **state) {
+    (void)state;
+    fm_seek_index *index = NULL;
+    assert_int_equal(fm_seek_index_open(&index, N, 1 << 20, NULL), FM_OK);
+    assert_non_null(index);
+    check_index(index, 1 << 20);
     fm_seek_index_close(&index);
     assert_null(index);
     fm_seek_index_close(&index);
+}
+
+/* ---- the index in a file --------------------------------------------------------------------- */
+
+static char path[64];
+
+static int make_path(void **state) {
+    (void)state;
+    strcpy(path, "/tmp/feedmill-seek-XXXXXX");
+    const int fd = mkstemp(path);
+    return fd < 0 || close(fd) || unlink(path);
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+static fm_seek_index *open_file_index(void) {
+    fm_seek_index *index = NULL;
+    fm_error error;
+    if (fm_seek_index_open_file(&index, path, N, &error)) fail_msg("%s", error.message);
+    return index;
+}
+
+static void put(fm_seek_index *index, uint64_t sample, uint32_t n, uint16_t n_bits) {
+    fm_jpeg_seek *const seek = random_points(n, n);
+    seek->ends[0].n_bits = n_bits;
+    fm_seek_index_put(index, sample, seek);
+    free(seek);
+}
+
+/* The number of points that are known; *n_bits: of the first one. */
+static uint32_t get(fm_seek_index *index, uint64_t sample, uint16_t *n_bits) {
+    fm_jpeg_seek *const seek = new_seek();
+    fm_seek_index_get(index, sample, seek);
+    const uint32_t n = seek->head.n;
+    *n_bits = n ? seek->ends[0].n_bits : 0;
+    free(seek);
+    return n;
+}
+
+static void a_file_is_shared_and_stays(void **state) {
+    (void)state;
+    fm_seek_index *one = open_file_index(), *other = open_file_index();
+    uint16_t n_bits;
+    put(one, 3, 20, 77);
+    assert_int_equal(get(other, 3, &n_bits), 20);
+    assert_int_equal(n_bits, 77);
+    put(other, 3, 20, 78);
+    put(other, 4, 10, 79);
+    fm_seek_index_close(&other);
+    assert_int_equal(get(one, 3, &n_bits), 20);
+    assert_int_equal(n_bits, 78);
+    fm_seek_index_close(&one);
+    one = open_file_index();
+    assert_int_equal(get(one, 4, &n_bits), 10);
+    assert_int_equal(n_bits, 79);
+    uint64_t n_images, n_bytes;
+    fm_seek_index_usage(one, &n_images, &n_bytes);
+    assert_int_equal(n_images, 2);
+    fm_seek_index_close(&one);
+}
+
+static void a_file_keeps_points(void **state) {
+    (void)state;
+    fm_seek_index *index = open_file_index();
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_true(info.st_blocks * 512 >= info.st_size); /* all of it is reserved */
+    fm_jpeg_seek *const seek = random_points(40, 40), *const got = new_seek();
+    for (uint32_t i = 0; i < N; i++) {
+        fm_seek_index_put(index, i, seek);
+        fm_seek_index_get(index, i, got);
+        assert_true(are_same(seek, got));
+    }
+    free(seek);
+    free(got);
+    fm_seek_index_close(&index);
+}
+
+/* Whatever is in the file, what comes out is nothing, or what was put there. */
+static void other_bytes_in_the_file(void **state) {
+    (void)state;
+    fm_seek_index *index = open_file_index();
+    for (uint32_t i = 0; i < N; i++) put(index, i, 20, (uint16_t)i);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    const size_t n = (size_t)info.st_size;
+    const int fd = open(path, O_RDWR);
+    uint8_t *const bytes = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(bytes != MAP_FAILED);
+    close(fd);
+    uint32_t n_lost = 0;
+    for (int round = 0; round < 3000; round++) {
+        const size_t at = 24 + random_below((uint32_t)n - 24);
+        const size_t n_others = round % 3 ? 1 : random_below(64);
+        for (size_t i = at; i < at + n_others && i < n; i++) bytes[i] = (uint8_t)random_below(256);
+        const uint32_t sample = random_below(N);
+        uint16_t n_bits;
+        const uint32_t n_known = get(index, sample, &n_bits);
+        assert_true(n_known == 0 || (n_known == 20 && n_bits == sample));
+        n_lost += n_known == 0;
+        if (random_below(2)) put(index, sample, 20, (uint16_t)sample);
+    }
+    assert_true(n_lost > 100);
+    munmap(bytes, n);
+    fm_seek_index_close(&index);
+}
+
+static void refuse(uint64_t n_samples, int wanted, const char *part) {
+    fm_seek_index *index = NULL;
+    fm_error error = {.message = ""};
+    assert_int_equal(fm_seek_index_open_file(&index, path, n_samples, &error), wanted);
+    assert_null(index);
+    if (!strstr(error.message, part)) fail_msg("'%s' lacks '%s'", error.message, part);
+}
+
+static void files_that_are_no_index(void **state) {
+    (void)state;
+    fm_seek_index *index = open_file_index();
+    fm_seek_index_close(&index);
+    refuse(N + 1, FM_ERR_ARGUMENT, "of a dataset of 50 samples, not of 51");
+    assert_int_equal(truncate(path, 8000), 0);
+    refuse(N, FM_ERR_ARGUMENT, "50 samples");
+    FILE *const out = fopen(path, "w");
+    fputs("something else, of a length that is more than that of a header of the index", out);
+    fclose(out);
+    refuse(N, FM_ERR_ARGUMENT, "is no index of seek points");
+    unlink(path);
+    strcat(path, "/none");
+    refuse(N, FM_ERR_READ, "No such file");
+}
+
+static void a_maker_that_was_killed(void **state) {
+    (void)state;
+    fm_seek_index *index = open_file_index();
+    fm_seek_index_close(&index);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(truncate(path, 0), 0); /* as after fallocate(): zeros of that size */
+    assert_int_equal(truncate(path, info.st_size), 0);
+    index = open_file_index();
+    uint16_t n_bits;
+    put(index, 1, 20, 5);
+    assert_int_equal(get(index, 1, &n_bits), 20);
+    fm_seek_index_close(&index);
+}
+
+/* Processes that change the same points at the same time: what comes out was put by one of them. */
+static void processes_at_the_same_time(void **state) {
+    (void)state;
+    enum { N_PROCESSES = 3, N_ROUNDS = 4000 };
+    for (uint16_t number = 0; number < N_PROCESSES; number++) {
+        if (fork()) continue;
+        fm_seek_index *index = open_file_index();
+        for (int round = 0; round < N_ROUNDS; round++) {
+            uint16_t n_bits;
+            const uint32_t n = 10 + number, sample = random_below(4);
+            put(index, sample, n, (uint16_t)(n * 100));
+            const uint32_t found = get(index, sample, &n_bits);
+            if (found && n_bits != found * 100) _exit(1);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < N_PROCESSES; i++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
 }
 
 static void a_full_index_keeps_what_it_has(void **state) {
@@ -250,6 +434,12 @@ int main(void) {
         cmocka_unit_test(other_images_get_no_points),
         cmocka_unit_test(the_index_keeps_points),
         cmocka_unit_test(a_full_index_keeps_what_it_has),
+        cmocka_unit_test_setup_teardown(a_file_keeps_points, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(a_file_is_shared_and_stays, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(other_bytes_in_the_file, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(files_that_are_no_index, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(a_maker_that_was_killed, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(processes_at_the_same_time, make_path, remove_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

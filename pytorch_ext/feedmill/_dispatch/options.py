@@ -41,7 +41,7 @@ class Options:
     seed: int | None
     threads: int | None
     memory_budget: int | None
-    seek_index: int | None
+    seek_index: int | str | os.PathLike[str] | None
     reader: str
     worker_init: str
     dtype: torch.dtype | None
@@ -92,9 +92,11 @@ class Options:
         if self.memory_budget is not None and not is_int(self.memory_budget, 1, _WORD64):
             allowed_text = "a number of bytes (an int above 0) or None"
             raise _invalid("memory_budget", self.memory_budget, allowed_text)
-        if self.seek_index is not None and not is_int(self.seek_index, 0, _WORD64):
-            raise _invalid("seek_index", self.seek_index, "a number of bytes (an int from 0) or None")
-        if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
+        if not (self.seek_index is None or is_int(self.seek_index, 0, _WORD64) or _is_path(
+                self.seek_index)):
+            allowed_text = "a number of bytes (an int from 0), a file's path or None"
+            raise _invalid("seek_index", self.seek_index, allowed_text)
+        if self.log is not None and not _is_path(self.log):
             raise _invalid("log", self.log, "a file's path or None")
         if self.cache is not None and parse(self.cache) is None:
             raise _invalid("cache", self.cache, FORM)
@@ -116,6 +118,10 @@ class Options:
                 "error for, so that there are no random numbers of torch's for what follows; with "
                 "rng='torch' it must be 'raise'"
             )
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and value != ""
 
 
 OPTIONS = tuple(field.name for field in fields(Options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,7 @@ class Config:
     n_threads: int
     prefetch_batches: int
     memory_budget: int | None = None
-    seek_index: int | None = None
+    seek_index: int | str | os.PathLike[str] | None = None
     reader: str = "auto"
     alloc: Any = None
     sample_records: int = 0

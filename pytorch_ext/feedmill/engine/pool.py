@@ -52,7 +52,7 @@ def open_native(config: Config) -> Any:
         n_threads=config.n_threads,
         prefetch_batches=config.prefetch_batches,
         memory_budget_bytes=config.memory_budget or 0,
-        seek_index_bytes=config.seek_index,
+        seek_index=config.seek_index,
         reader=config.reader,
         max_image_pixels=plan.max_image_pixels,
         sample_records=config.sample_records,
