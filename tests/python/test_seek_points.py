@@ -123,6 +123,27 @@ def test_a_small_index_keeps_what_fits(photos):
     assert io.seek_images < 12
 
 
+def test_an_index_in_a_file_is_found_again(photos, tmp_path_factory):
+    path = tmp_path_factory.mktemp("index") / "seek"
+    first = both(photos, seek_index=path)
+    second = both(photos, seek_index=str(path))
+    n = first.io.seek_images
+    assert second.io.seek_images == n
+    assert second.io.seek_samples == n * N_EPOCHS  # of the first epoch, too
+    assert first.io.seek_samples == n * (N_EPOCHS - 1)
+    save_jpeg(photos / "class/more.jpg", 50, 50)
+    loader = native_loader(numbered_folder(photos, random_crop()), seek_index=path)
+    with pytest.raises(ValueError, match="a dataset of 11 samples, not of 12"):
+        next(iter(loader))
+
+
+def test_an_index_that_can_not_be_made(photos, tmp_path):
+    loader = native_loader(numbered_folder(photos, random_crop()),
+                           seek_index=tmp_path / "none/seek")
+    with pytest.raises(OSError, match="none/seek for seek points: No such file"):
+        next(iter(loader))
+
+
 def test_the_report_names_them(photos):
     loader = native_loader(numbered_folder(photos, random_crop()), batch_size=4)
     epochs_of(loader)
@@ -130,7 +151,7 @@ def test_the_report_names_them(photos):
     assert ("seek points" in str(stats.report())) == (stats.io.seek_samples > 0)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "1GiB", True])
+@pytest.mark.parametrize("value", [-1, 1.5, "", True, 1 << 64])
 def test_invalid_values(photos, value):
     with pytest.raises(ValueError, match="seek_index"):
         feedmill.DataLoader(numbered_folder(photos), seek_index=value)
