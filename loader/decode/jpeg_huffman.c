@@ -51,8 +51,8 @@ struct fm_huffman {
     /* If is_tracked: a byte of the window, at or before the next bit, and where it came from. */
     const uint8_t *mark, *mark_source;
     bool is_tracked;
-    bool has_whole_segment;             /* `source` is at a marker or at the end */
-    const char *damage;                 /* why the data was refused */
+    bool has_whole_segment; /* `source` is at a marker or at the end */
+    const char *damage;     /* why the data was refused */
 
     uint32_t restart_interval, restart_in, restart_number;
     int32_t n_blocks;

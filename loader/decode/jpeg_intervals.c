@@ -49,17 +49,17 @@ struct fm_jpeg_intervals {
     fm_huffman *huffman;
     fm_jpeg_interval_part part;
     int32_t interval_mcus;
-    int32_t n_before;      /* MCUs of a row's first interval before the part */
-    int32_t row_blocks;    /* of the part */
-    int32_t row_intervals; /* that hold the part */
-    int32_t n_skipped;     /* intervals between those of two rows */
-    int32_t max_rows;      /* that are read at once */
-    bool ends_whole;       /* the part ends where an interval does */
+    int32_t n_before;       /* MCUs of a row's first interval before the part */
+    int32_t row_blocks;     /* of the part */
+    int32_t row_intervals;  /* that hold the part */
+    int32_t n_skipped;      /* intervals between those of two rows */
+    int32_t max_rows;       /* that are read at once */
+    bool ends_whole;        /* the part ends where an interval does */
     uint32_t max_left_bits; /* that an interval may leave */
-    int32_t first_row;     /* with seek points: of those that are being read */
-    int32_t n_rows;        /* that are being read, or were read last */
-    int32_t n_intervals;   /* of these rows */
-    int32_t next_interval; /* that no lane has begun */
+    int32_t first_row;      /* with seek points: of those that are being read */
+    int32_t n_rows;         /* that are being read, or were read last */
+    int32_t n_intervals;    /* of these rows */
+    int32_t next_interval;  /* that no lane has begun */
     const step *first_steps[MAX_INTERVALS];
     uint64_t begin[MAX_INTERVALS], end[MAX_INTERVALS]; /* of intervals, as lane.at */
     lane lanes[N_LANES];

@@ -49,11 +49,11 @@ struct fm_jpeg_rows {
     int32_t n_mcus, first_mcu, end_mcu; /* of a row of MCUs: all, and those that the box needs */
     int32_t n_mcu_rows;                 /* of the image */
     int32_t first_mcu_row, next_mcu_row, end_mcu_row; /* end: after the last one that is needed */
-    uint32_t mcu;        /* the next one of the Huffman decoder, in the whole image */
-    uint32_t n_pending;  /* MCUs before that one that it has not skipped yet */
-    fm_jpeg_seek *seek;  /* NULL: not used */
+    uint32_t mcu;         /* the next one of the Huffman decoder, in the whole image */
+    uint32_t n_pending;   /* MCUs before that one that it has not skipped yet */
+    fm_jpeg_seek *seek;   /* NULL: not used */
     uint32_t end_mcu_due; /* the MCU that begins where the next seek point will be */
-    bool uses_intervals; /* restart intervals, or those of `seek`, are read several at once */
+    bool uses_intervals;  /* restart intervals, or those of `seek`, are read several at once */
     int32_t first_read_row, end_read_row; /* rows of MCUs that `intervals` has read */
     _Alignas(FM_MEM_ALIGN) int16_t coefficients[BATCH * FM_HUFFMAN_MAX_BLOCKS * 64];
 };

@@ -43,7 +43,7 @@ typedef struct fm_jpeg_seek {
     uint32_t max_bytes; /* what the ends of one image should take; set by the owner */
     uint32_t n_used;    /* head.n when decoding began; 0: it did not, or made no use of them */
     bool is_changed;    /* ends were added, or dropped, since then */
-    fm_jpeg_seek_end ends[FM_JPEG_SEEK_MAX]; /* [head.n] */
+    fm_jpeg_seek_end ends[FM_JPEG_SEEK_MAX];   /* [head.n] */
     uint64_t begin_bits[FM_JPEG_SEEK_MAX + 1]; /* [head.n + 1], from the scan's first byte on */
 } fm_jpeg_seek;
 

@@ -222,8 +222,7 @@ static int open_seek_index(fm_loader *loader, fm_error *error) {
     fm_config *const config = &loader->config;
     const char *const path = config->seek_index_path;
     config->seek_index_path = NULL; /* the caller may free it */
-    if (path)
-        return fm_seek_index_open_file(&loader->seek_index, path, config->n_samples, error);
+    if (path) return fm_seek_index_open_file(&loader->seek_index, path, config->n_samples, error);
     return fm_seek_index_open(&loader->seek_index, config->n_samples, config->seek_index_bytes,
                               error);
 }

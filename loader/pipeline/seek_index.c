@@ -47,7 +47,7 @@ struct fm_seek_index {
     header *header; /* NULL: not mapped */
     image_place *places;
     uint64_t n_samples, n_bytes;
-    uint32_t max_bytes;   /* see fm_jpeg_seek */
+    uint32_t max_bytes; /* see fm_jpeg_seek */
     bool is_file;
     pthread_mutex_t lock; /* guards the images against other threads of this process */
 };
@@ -91,9 +91,14 @@ static uint32_t allocate(fm_seek_index *index, uint32_t n) {
 static uint64_t checksum_of(const fm_jpeg_seek_head *head, const fm_jpeg_seek_end *ends,
                             uint64_t sample) {
     /* Member by member: padding has no value. */
-    const uint64_t words[] = {head->checksum,       head->n_bytes,       head->n,
-                              head->n_all,          head->interval_mcus, head->row_intervals,
-                              fm_checksum(ends, head->n * sizeof(*ends)), sample};
+    const uint64_t words[] = {head->checksum,
+                              head->n_bytes,
+                              head->n,
+                              head->n_all,
+                              head->interval_mcus,
+                              head->row_intervals,
+                              fm_checksum(ends, head->n * sizeof(*ends)),
+                              sample};
     return fm_checksum(words, sizeof(words));
 }
 
@@ -179,8 +184,7 @@ static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *er
                             "name another file, or remove it",
                             path, (unsigned long long)found.n_samples,
                             (unsigned long long)index->n_samples);
-    void *const memory =
-        mmap(NULL, index->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *const memory = mmap(NULL, index->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return failed("map", path, error);
     set_memory(index, memory);
     if (is_new) begin_empty(index);
@@ -207,8 +211,8 @@ int fm_seek_index_open_file(fm_seek_index **out, const char *path, uint64_t n_sa
         return fm_error_set(error, FM_ERR_ARGUMENT, "no index of seek points for %llu samples",
                             (unsigned long long)n_samples);
     fm_seek_index *index;
-    int status = open_index(&index, n_samples,
-                            bytes_of(n_samples, sizeof(image) + USUAL_ENDS_BYTES), error);
+    int status =
+        open_index(&index, n_samples, bytes_of(n_samples, sizeof(image) + USUAL_ENDS_BYTES), error);
     if (status) return status;
     index->is_file = true;
     status = open_file(index, path, error);

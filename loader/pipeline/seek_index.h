@@ -26,10 +26,10 @@ int fm_seek_index_open(fm_seek_index **out, uint64_t n_samples, uint64_t max_byt
                        fm_error *error);
 
 /*
- * In a file of a local disk or of /dev/shm, which is made if it is missing, for its owner alone, with
- * room for the usual points of all images. Nobody may truncate it while it is open. FM_ERR_READ: a
- * system call has failed. FM_ERR_ARGUMENT: the file is something else, or of a dataset of another
- * length. FM_ERR_NOMEM, FM_ERR_THREAD.
+ * In a file of a local disk or of /dev/shm, which is made if it is missing, for its owner alone,
+ * with room for the usual points of all images. Nobody may truncate it while it is open.
+ * FM_ERR_READ: a system call has failed. FM_ERR_ARGUMENT: the file is something else, or of a
+ * dataset of another length. FM_ERR_NOMEM, FM_ERR_THREAD.
  */
 int fm_seek_index_open_file(fm_seek_index **out, const char *path, uint64_t n_samples,
                             fm_error *error);

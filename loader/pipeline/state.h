@@ -301,9 +301,9 @@ struct fm_loader {
     pid_t pid;
     fm_mem_counter counter;
     fm_ring *ring;
-    fm_readers readers; /* not open with arrays */
+    fm_readers readers;        /* not open with arrays */
     fm_seek_index *seek_index; /* NULL: seek points are not kept */
-    fm_worker *workers; /* [n_workers] */
+    fm_worker *workers;        /* [n_workers] */
     uint32_t n_workers;
     fm_throttle throttle;
 

@@ -1,6 +1,7 @@
 """Seek points (``seek_index=``): from the second epoch on, JPEGs are decoded from where their rows
 begin, with the same pixels; also those of files that change, are damaged, or give several views."""
 
+import feedmill
 import pytest
 import torch
 from helpers import (
@@ -14,8 +15,6 @@ from helpers import (
 )
 from PIL import Image
 from torchvision import transforms
-
-import feedmill
 
 N_EPOCHS = 4
 

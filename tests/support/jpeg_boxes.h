@@ -1,6 +1,6 @@
 /*
- * JPEGs of any sampling, size and restart interval, made by libjpeg; random boxes of them, decoded by
- * jpeg.h; and libjpeg's pixels of the whole image. For tests that compare the two.
+ * JPEGs of any sampling, size and restart interval, made by libjpeg; random boxes of them, decoded
+ * by jpeg.h; and libjpeg's pixels of the whole image. For tests that compare the two.
  */
 #ifndef TEST_JPEG_BOXES_H
 #define TEST_JPEG_BOXES_H

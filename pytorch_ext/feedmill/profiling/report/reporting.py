@@ -210,8 +210,8 @@ def _cache_row(stats: Stats) -> list[tuple[str, str]]:
         rows.append(("cache", f"{io.cache_files:,} files in {io.cache_bytes / 1e6:,.1f} MB; "
                               f"hit rate {percent(io.cache_hit_rate)}"))
     if io.seek_samples:
-        rows.append(("seek points", f"of {io.seek_images:,} images in {io.seek_bytes / 1e6:,.1f} MB; "
-                                    f"{io.seek_samples:,} samples were decoded with them"))
+        rows.append(("seek points", f"{io.seek_samples:,} samples were decoded with those of "
+                                    f"{io.seek_images:,} images, in {io.seek_bytes / 1e6:,.1f} MB"))
     if n_objects := io.disk_hits + io.disk_misses:
         lost = [f"{n:,} {why}" for n, why in ((io.disk_refused, "found no place"),
                                               (io.disk_failed, "could not be written")) if n]
