@@ -58,11 +58,13 @@ class Contestant:
     note: str = ""
 
 
+FIRST = "a new loader for each epoch, and the time to open it"
+LATER = "from the second epoch on"
 REFERENCE = "torch DataLoader, torchvision on PIL images"
 CONTESTANTS = (
     Contestant(REFERENCE, "torch", "pil"),
-    Contestant("feedmill", "feedmill"),
-    Contestant("feedmill, first epoch", "feedmill", "first", note="a new loader each time"),
+    Contestant("feedmill", "feedmill", note=LATER),
+    Contestant("feedmill, first epoch", "feedmill", "first", note=FIRST),
     Contestant("feedmill, FEEDMILL_CPU=sse41", "feedmill",
                environment=(("FEEDMILL_CPU", "sse41"),)),
     Contestant("feedmill, FEEDMILL_CPU=scalar", "feedmill",
@@ -80,9 +82,9 @@ CONTESTANTS = (
     Contestant("libjpeg-turbo alone, full decode", "limit", "full", note="from memory, no resize"),
     Contestant("libjpeg-turbo alone, crop decode", "limit", "crop", note="from memory, no resize"),
     Contestant(REFERENCE, "torch", "pil", job="eval"),
-    Contestant("feedmill", "feedmill", job="eval"),
+    Contestant("feedmill", "feedmill", job="eval", note=LATER),
     Contestant("feedmill, first epoch", "feedmill", "first", job="eval",
-               note="a new loader each time"),
+               note=FIRST),
 )
 
 
