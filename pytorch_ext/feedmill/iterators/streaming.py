@@ -28,14 +28,16 @@ class Part(NamedTuple):
         turn: of the batch. Turns of workers that have ended are left out.
         items: its samples, up to the first one that the pipeline could not yield.
         fail: raises the error of that one; None: there is none.
-        is_left_out: there are too few for a batch, so that torch's worker makes these samples in
-            vain, before those of its next batch.
+        is_left_out: torch's worker makes these samples in vain, before those of its next batch, as
+            there are too few for a batch.
+        before: samples that it makes in vain before this batch's.
     """
 
     turn: int
     items: list[Item]
     fail: Callable[[], Any] | None = None
     is_left_out: bool = False
+    before: list[Item] | None = None
 
 
 class StreamBatch(Batch):
@@ -49,7 +51,7 @@ class StreamBatch(Batch):
 
     def __init__(self, number: int, part: Part) -> None:
         super().__init__(number)
-        self.turn, self.items, self.fail, self.is_left_out = part
+        self.turn, self.items, self.fail, self.is_left_out, _ = part
 
 
 class Streams:
@@ -59,9 +61,12 @@ class Streams:
         loader: the DataLoader.
         source: its samples.
         base_seed: of the workers.
+        earlier: those of the epoch before, if the workers are persistent.
     """
 
-    def __init__(self, loader: Any, source: StreamSource, base_seed: int) -> None:
+    def __init__(
+        self, loader: Any, source: StreamSource, base_seed: int, earlier: Streams | None
+    ) -> None:
         self._source = source
         # None: a single sample, or the batch that the pipeline makes.
         self._batch_size = loader.batch_size if loader.batch_sampler is not None else None
@@ -71,12 +76,14 @@ class Streams:
             make_worker_info(id=i, num_workers=n, seed=base_seed + i, dataset=loader.dataset)
             for i in range(n)
         ] or [None]
+        before = [[] for _ in self._infos] if earlier is None else earlier.stages
+        self.stages = [
+            source.stages(info is not None, one) for info, one in zip(self._infos, before)
+        ]
         self._runs: list[Run | None] = [None] * len(self._infos)
         self._has_ended = [False] * len(self._infos)
         self._was_interrupted = False
         self._turn = 0
-        # Behind a part that is left out.
-        self._next_part: Part | None = None
 
     def __iter__(self) -> Streams:
         return self
@@ -87,20 +94,32 @@ class Streams:
                 "the iteration was interrupted while the pipeline ran, which can't go on; begin "
                 "another epoch"
             )
-        part, self._next_part = self._next_part, None
-        while part is None:
-            if all(self._has_ended):
-                raise StopIteration
+        while not all(self._has_ended):
             turn, self._turn = self._turn, self._turn + 1
-            if not self._has_ended[turn % len(self._infos)]:
-                part = self._pull(turn)
-        return part
+            if self._has_ended[turn % len(self._infos)]:
+                continue
+            part = self._pull(turn)
+            if part is not None:
+                return part
+        raise StopIteration
 
     def end(self, turn: int) -> None:
         """Called when a batch failed in the pipeline: its worker has no more samples."""
         self._has_ended[turn % len(self._infos)] = True
-        if self._next_part is not None and self.is_of(self._next_part.turn, turn):
-            self._next_part = None
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether some workers have no more samples."""
+        return any(self._has_ended)
+
+    def ahead(self) -> list[Part]:
+        """Called when the epoch is left: the samples that torch's workers make beyond the batches
+        that were pulled."""
+        return [
+            Part(number, self._made_in_vain(run.ahead), None, True)
+            for number, run in enumerate(self._runs)
+            if run is not None and run.ahead and not self._has_ended[number]
+        ]
 
     def is_of(self, turn: int, other: int) -> bool:
         """Whether the batches of two turns are of one worker."""
@@ -111,35 +130,39 @@ class Streams:
         number = turn % len(self._infos)
         run = self._runs[number]
         if run is None:
-            run = self._runs[number] = self._source.run(self._infos[number] is not None)
+            run = self._runs[number] = self._source.run(self.stages[number])
         size = 1 if self._batch_size is None else self._batch_size
+        before: list[Item] = []
         items: list[Item] = []
         n = 0
         try:
             while n < size:
                 sample = self._next(run, self._infos[number])
-                if run.left:
-                    self._next_part = Part(turn, self._items_of(sample))
-                    return Part(turn, self._items_left(run), None, True)
+                before += self._made_in_vain(run.left)
                 items += self._items_of(sample)
                 n += 1
         except StopIteration:
             self.end(turn)
+            if run.left or run.ahead:
+                in_vain = self._made_in_vain(run.left) + self._made_in_vain(run.ahead)
+                return Part(turn, in_vain, None, True)
             if n == 0:
                 return None
             return Part(turn, items, None, self._drops_last and n < size)
         except Exception as error:
             self.end(turn)
-            return Part(turn, self._items_left(run) or items, partial(_raise, [error]))
-        return Part(turn, items)
+            in_vain = self._made_in_vain(run.left)
+            return Part(turn, in_vain or items, partial(_raise, [error]))
+        return Part(turn, items, None, False, before)
 
     def _items_of(self, sample: Any) -> list[Item]:
         return list(map(self._source.item_of, sample if self._source.collates else [sample]))
 
-    def _items_left(self, run: Run) -> list[Item]:
-        left = list(map(self._source.item_of, run.left))
-        run.left.clear()
-        return left
+    def _made_in_vain(self, samples: list[Any]) -> list[Item]:
+        """The items of a Run's samples, which are then forgotten there."""
+        items = list(map(self._source.item_of, samples))
+        samples.clear()
+        return items
 
     def _next(self, run: Run, info: Any) -> Any:
         """The next of a worker's samples, or list of samples; StopIteration: there is none."""
@@ -164,10 +187,10 @@ def _raise(held: list[Exception]) -> None:
 class StreamDataLoaderIter(NativeDataLoaderIter):
     """As NativeDataLoaderIter, for a StreamSource."""
 
-    _parts: Streams
+    _parts: Streams | None = None
 
     def _begin(self, loader: Any, source: Any, config: Config) -> None:
-        self._parts = Streams(loader, source, int(self._base_seed))
+        self._parts = Streams(loader, source, int(self._base_seed), self._parts)
         self._sampler_iter: Any = self._parts
         if source.collates:
             # Its batches are native batches.
@@ -175,7 +198,29 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
         super()._begin(loader, source, config)
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
-        return StreamBatch(number, indices)
+        part: Part = indices
+        if part.before:
+            self._make_in_vain(Part(part.turn, part.before, None, True))
+        return StreamBatch(number, part)
+
+    def _make_in_vain(self, part: Part) -> None:
+        # An interrupt may come, and the batch behind it be asked for again.
+        if self._waiting and self._waiting[-1].items is part.items:
+            return
+        batch = StreamBatch(-1, part)
+        self._waiting.append(batch)
+        self._submit(batch)
+
+    def _drain(self) -> None:
+        if self._streams is not None and self._handle is not None and self._parts is not None:
+            for part in self._parts.ahead():
+                self._make_in_vain(part)
+            super()._drain()
+            if self._parts.have_ended:
+                self._streams.lost = (
+                    "an epoch was left in which some workers had no more samples, so that how many "
+                    "batches the others made depends on timing"
+                )
 
     def _next_batch(self) -> Any:
         self._forget_left_out()
@@ -194,8 +239,10 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
     def _arrived_with_error(self, batch: Batch) -> None:
         """As torch's worker, whose pipeline has ended with an error, makes no more batches: leaves
         out those that were pulled already."""
-        self._parts.end(batch.turn)
-        kept = [one for one in self._waiting if not self._parts.is_of(one.turn, batch.turn)]
+        parts = self._parts
+        assert parts is not None
+        parts.end(batch.turn)
+        kept = [one for one in self._waiting if not parts.is_of(one.turn, batch.turn)]
         if len(kept) < len(self._waiting):
             self._waiting.clear()
             self._waiting.extend(kept)

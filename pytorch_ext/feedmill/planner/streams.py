@@ -93,14 +93,17 @@ class Expander:
 
     def __call__(self, opened: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for source in opened:
-            n_yielded = 0
-            files = self._files_of(source)
-            while (file := _next_of(files)) is not None:
-                yield file
-                n_yielded += 1
-            if next(files, None) == _ENDED:
-                yield {}  # the end of a tar file, as the stage marks it
-                continue
+            with contextlib.ExitStack() as closing:
+                closing.enter_context(source["stream"])
+                n_yielded = 0
+                files = self._files_of(source)
+                while (file := _next_of(files)) is not None:
+                    yield file
+                    n_yielded += 1
+                if next(files, None) == _ENDED:
+                    yield {}  # the end of a tar file, as the stage marks it
+                    continue
+                closing.pop_all()
             source["stream"].seek(0)
             yield from islice(self._stage([source]), n_yielded, None)
 
@@ -189,18 +192,22 @@ class Collect:
 
     Attributes:
         left: samples at the end that are too few for a batch.
+        ahead: the sample behind the list that was yielded, which is made before it.
     """
 
     def __init__(self, size: int, is_partial: bool) -> None:
         self._size, self._is_partial = size, is_partial
         self.left: list[Any] = []
+        self.ahead: list[Any] = []
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[list[Any]]:
         batch: list[Any] = []
         for sample in samples:
             if len(batch) == self._size:
+                self.ahead.append(sample)
                 yield batch
                 batch = []
+                self.ahead.clear()
             batch.append(sample)
         if batch and (self._is_partial or len(batch) == self._size):
             yield batch
@@ -216,11 +223,13 @@ class Run(NamedTuple):
 
     Attributes:
         samples: with Pictures; or lists of them, if it makes batches.
-        left: samples before the latest list that were too few for a batch.
+        left: samples before the latest list, or the end, that were too few for a batch.
+        ahead: a sample behind the latest list that webdataset makes before that.
     """
 
     samples: Iterator[Any]
     left: list[Any]
+    ahead: list[Any]
 
 
 def as_it_is(value: Any) -> Any:
@@ -384,11 +393,6 @@ class StreamSource(Source):
     @staticmethod
     def _why_not_workers(loader: Any) -> list[str]:
         reasons = []
-        if loader.persistent_workers:
-            reasons.append(
-                "persistent_workers=True keeps the pipeline's state in the workers; leave it out, "
-                "as the native path has none to start"
-            )
         if loader.num_workers > 1 and not getattr(loader, "in_order", True):
             reasons.append("with in_order=False the order of batches depends on timing")
         if not is_forked(loader):
@@ -397,22 +401,30 @@ class StreamSource(Source):
 
     # ---- samples ---------------------------------------------------------------------------------
 
-    def run(self, of_worker: bool) -> Run:
-        """Begins to run the pipeline.
+    def stages(self, of_worker: bool, earlier: Sequence[Any] = ()) -> list[Any]:
+        """The stages for run().
 
         Args:
-            of_worker: as a copy of the dataset in a worker process would.
+            of_worker: copies, as a worker process has them.
+            earlier: what was returned for the worker's epoch before.
         """
-        stages = [
-            copy.copy(one) if of_worker and isinstance(one, self._stateful) else one
-            for one in self._stages.shadows
+        shadows = self._stages.shadows
+        if not of_worker:
+            return list(shadows)
+        before = earlier if len(earlier) == len(shadows) else shadows
+        return [
+            one if not isinstance(one, self._stateful)
+            else held if type(held) is type(one) and held is not one else copy.copy(one)
+            for one, held in zip(shadows, before)
         ]
-        left: list[Any] = []
-        if self._stages.collects is not None:
-            collects = self._stages.collects.copy()
-            left = collects.left
-            stages.append(collects)
-        return Run(iter(self._pipeline(stages)), left)
+
+    def run(self, stages: Sequence[Any]) -> Run:
+        """Begins to run the pipeline."""
+        collects = self._stages.collects
+        if collects is None:
+            return Run(iter(self._pipeline(stages)), [], [])
+        collects = collects.copy()
+        return Run(iter(self._pipeline([*stages, collects])), collects.left, collects.ahead)
 
     def _pipeline(self, stages: Sequence[Any]) -> Any:
         kind = next(one for one in type(self.dataset).__mro__ if one.__name__ == "DataPipeline")
