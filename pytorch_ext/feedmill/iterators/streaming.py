@@ -62,6 +62,10 @@ class Streams:
         source: its samples.
         base_seed: of the workers.
         earlier: those of the epoch before, if the workers are persistent.
+
+    Attributes:
+        stages: of each worker's pipeline.
+        left_turns_out: it was the turn of a worker that has no more samples.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Streams:
         self._has_ended = [False] * len(self._infos)
         self._was_interrupted = False
         self._turn = 0
+        self.left_turns_out = False
 
     def __iter__(self) -> Streams:
         return self
@@ -96,21 +101,16 @@ class Streams:
             )
         while not all(self._has_ended):
             turn, self._turn = self._turn, self._turn + 1
-            if self._has_ended[turn % len(self._infos)]:
-                continue
-            part = self._pull(turn)
-            if part is not None:
-                return part
+            if not self._has_ended[turn % len(self._infos)]:
+                part = self._pull(turn)
+                if part is not None:
+                    return part
+            self.left_turns_out = True
         raise StopIteration
 
     def end(self, turn: int) -> None:
         """Called when a batch failed in the pipeline: its worker has no more samples."""
         self._has_ended[turn % len(self._infos)] = True
-
-    @property
-    def have_ended(self) -> bool:
-        """Whether some workers have no more samples."""
-        return any(self._has_ended)
 
     def ahead(self) -> list[Part]:
         """Called when the epoch is left: the samples that torch's workers make beyond the batches
@@ -216,7 +216,7 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             for part in self._parts.ahead():
                 self._make_in_vain(part)
             super()._drain()
-            if self._parts.have_ended:
+            if self._parts.left_turns_out:
                 self._streams.lost = (
                     "an epoch was left in which some workers had no more samples, so that how many "
                     "batches the others made depends on timing"
