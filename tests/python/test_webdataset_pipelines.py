@@ -124,6 +124,26 @@ def _resampled(urls, transform, **options):
     )
 
 
+CHANGE = transforms.RandomHorizontalFlip()
+COUNTED = []
+
+
+def make_sample(sample, change=CHANGE):
+    """As in webdataset's examples."""
+    image = sample["jpg"]
+    label = int(sample["cls"])
+    return label, change(image), sample["json"]["a"]
+
+
+def sample_maker(transform):
+    def of_tuple(sample):
+        image, label = sample
+        image, label = transform(image), float(label)
+        return image, label, "a constant"
+
+    return of_tuple
+
+
 # By name: a pipeline, and the DataLoader's batch size.
 PIPELINES = {
     "shuffled": (lambda urls, t: dataset(urls, shardshuffle=9, seed=5).shuffle(6, seed=9).decode(
@@ -145,6 +165,12 @@ PIPELINES = {
         "pil").to_tuple("jpg", "cls").map_tuple(t), 3),
     "two transforms": (lambda urls, t: dataset(urls).decode("pil").map_dict(
         jpg=transforms.Resize((20, 20))).to_tuple("jpg", "cls").map_tuple(t), 3),
+    "map": (lambda urls, t: dataset(urls).shuffle(6, seed=9).decode("pil").map(
+        make_sample).map_tuple(None, t), 4),
+    "map of tuples": (lambda urls, t: dataset(urls).decode("pil").to_tuple("jpg", "cls").map(
+        sample_maker(t)).batched(4), None),
+    "map by a lambda": (lambda urls, t: dataset(urls).decode("pil").map_dict(jpg=CHANGE).map(
+        lambda sample: (t(sample["jpg"]), sample["cls"])), 4),
     "with_epoch": (lambda urls, t: pairs(urls, t).with_epoch(40), 3),
     "repeat": (lambda urls, t: pairs(urls, t).repeat(2), 4),
     "with_length": (lambda urls, t: pairs(urls, t).with_length(27, silent=True), 4),
@@ -156,7 +182,7 @@ PIPELINES = {
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_equal_torchs(shards, name, num_workers):
     make, batch_size = PIPELINES[name]
-    is_batched = "batched" in name or "OpenCLIP" in name
+    is_batched = batch_size is None and name != "single samples"
     transform = RESIZE if is_batched and not num_workers else CROP
     check(lambda: make(shards, transform), num_workers=num_workers, batch_size=batch_size)
 
@@ -244,7 +270,8 @@ def test_other_images_than_jpegs_and_several_of_a_sample(tmp_path):
             Image.fromarray(helpers.pixels(30 + i, 20, seed=i)).convert(mode).save(data, form)
             add(tar, f"{i}.cls", b"%d" % i)
             add(tar, f"{i}.png", data.getvalue())
-            add(tar, f"{i}.seg.png" if i % 2 else f"{i}.jpg", data.getvalue())
+            if i:
+                add(tar, f"{i}.seg.png" if i % 2 else f"{i}.jpg", data.getvalue())
     check(lambda: pairs(str(tmp_path / "a.tar"), CROP), num_workers=1, batch_size=2)
 
 
@@ -420,6 +447,82 @@ def _decoded(urls, *arguments, **options):
     return dataset(urls).decode(*arguments, **options).to_tuple("jpg", "cls").map_tuple(RESIZE)
 
 
+def counts(sample):
+    COUNTED.append(1)
+    return RESIZE(sample["jpg"]), sample["cls"]
+
+
+def twice(sample):
+    image = RESIZE(sample["jpg"])
+    return RESIZE(image), sample["cls"]
+
+
+def loses_one(sample):
+    image, _ = sample["jpg"], RESIZE(sample["jpg"])
+    return image, sample["cls"]
+
+
+def of_two(sample):
+    return RESIZE(sample["jpg"]), sample["png"]
+
+
+def in_list(sample):
+    return [RESIZE(sample["jpg"]), sample["cls"]]
+
+
+def in_dict(sample):
+    return {"image": RESIZE(sample["jpg"])}
+
+
+def conditional(sample):
+    if sample["cls"]:
+        return RESIZE(sample["jpg"]), sample["cls"]
+    return RESIZE(sample["jpg"]), 0
+
+
+def of_size(sample):
+    return RESIZE(sample["jpg"]), sample["jpg"].size
+
+
+def draws_a_label(sample):
+    return RESIZE(sample["jpg"]), draws(sample["cls"])
+
+
+def whole_sample(sample):
+    return RESIZE(sample["jpg"]), sample
+
+
+def yields(sample):
+    yield RESIZE(sample["jpg"]), sample["cls"]
+
+
+def rebound(transform):
+    def of_sample(sample):
+        return transform(sample["jpg"]), sample["cls"]
+
+    transform = CROP
+    return of_sample
+
+
+@pytest.mark.parametrize("function", [
+    counts, twice, loses_one, of_two, in_list, in_dict, conditional, of_size, draws_a_label,
+    whole_sample, yields, rebound(RESIZE), functools.partial(make_sample), dict,
+    lambda sample, *others: (RESIZE(sample["jpg"]), 0), lambda sample: (sample["jpg"].copy(), 1),
+    lambda sample: (RESIZE(sample["jpg"]), sample.get("cls")),
+    lambda sample: (RESIZE(sample[0]), 1), lambda sample: (RESIZE(sample["cls"]), 1),
+    lambda sample: (sample["cls"], 1), lambda sample: (RESIZE(sample["jpg"]), RESIZE),
+], ids=lambda one: getattr(one, "__name__", "partial"))
+def test_refused_functions_of_samples(shards, function):
+    explained = feedmill.DataLoader(dataset(shards).decode("pil").map(function)).explain()
+    assert explained.startswith("torch's own path") and "_map" in explained
+
+
+def test_functions_of_samples_that_leave_out_a_transformed_image(shards):
+    pipeline = dataset(shards).decode("pil").map_dict(png=RESIZE).map(
+        lambda sample: (RESIZE(sample["jpg"]), 1))
+    assert "leaves out an image" in feedmill.DataLoader(pipeline).explain()
+
+
 REFUSED = {
     "OwnPipeline": lambda urls: OwnPipeline(urls, shardshuffle=False),
     "hide": lambda urls: _with(pairs(urls), iterator1=lambda: iter([1])),
@@ -514,6 +617,16 @@ def test_replaced_values(shards, monkeypatch):
         assert feedmill.DataLoader(pairs(shards)).explain().startswith("torch's own path")
         monkeypatch.undo()
     assert feedmill.DataLoader(pairs(shards)).explain().startswith("native path")
+
+
+@pytest.mark.parametrize("name", ["x.seg.png", "x.npy"])
+def test_samples_with_more_to_decode(tmp_path, shards, name):
+    with tarfile.open(shards[0]) as first, tarfile.open(tmp_path / "a.tar", "w") as tar:
+        add(tar, "x.jpg", first.extractfile("0000.jpg").read())
+        add(tar, "x.cls", b"1")
+        add(tar, name, bytes(100 if "png" in name else 70000))
+    explained = feedmill.DataLoader(pairs(str(tmp_path / "a.tar"))).explain()
+    assert "which one process would decode" in explained and name[2:] in explained
 
 
 @pytest.mark.parametrize("options, reason", [

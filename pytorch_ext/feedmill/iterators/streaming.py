@@ -80,8 +80,8 @@ class Streams:
             make_worker_info(id=i, num_workers=n, seed=base_seed + i, dataset=loader.dataset)
             for i in range(n)
         ] or [None]
-        before = [[] for _ in self._infos] if earlier is None else earlier.stages
-        self.stages = [
+        before: list[list[Any]] = [[] for _ in self._infos] if earlier is None else earlier.stages
+        self.stages: list[list[Any]] = [
             source.stages(info is not None, one) for info, one in zip(self._infos, before)
         ]
         self._runs: list[Run | None] = [None] * len(self._infos)

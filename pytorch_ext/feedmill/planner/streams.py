@@ -34,6 +34,8 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x5d\x00\x00\x80", b"\xfd7zXZ", b"\x28\xb5
 # As in webdataset.
 _META = re.compile(r"__[^/]*__($|/)")
 _N_TRIED = 40
+# What a sample may have beside its image, in bytes.
+_MAX_OTHERS = 1 << 16
 _PLAIN_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
 
@@ -288,14 +290,18 @@ class Stages:
             place of webdataset's own.
         chain: called with a function in the place of the image's transform, or None for the
             transforms themselves: the stages from the decoder on, which change samples one by one.
-        tried: as ``shadows``, for some samples of the first tar files, in their order.
+        reads, changes: as ``shadows``, for the samples of the first tar files, in their order: those
+            before the decoder, and the others.
+        is_image: whether a field is decoded as an image.
         collects: the stage that yields lists of samples; None: the pipeline makes no batches.
         collate: makes a batch of a list of samples, as webdataset does.
     """
 
     shadows: Sequence[Any]
     chain: Callable[[Any], list[Any]]
-    tried: Sequence[Any]
+    reads: Sequence[Any]
+    changes: Sequence[Any]
+    is_image: Callable[[str], bool]
     collects: Collect | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
@@ -382,6 +388,8 @@ class StreamSource(Source):
                 "native='verify', on_error= and device= are not supported for a pipeline of "
                 "webdataset"
             )
+        if why := self._why_slow():
+            reasons.append(why)
         changes_images = options.dtype or options.memory_format is not torch.contiguous_format
         if self.collates and changes_images:
             reasons.append(
@@ -389,6 +397,22 @@ class StreamSource(Source):
                 "makes"
             )
         return reasons
+
+    def _why_slow(self) -> str:
+        """A reason if the other fields of the first sample take long to decode, which torch's
+        workers would do side by side."""
+        sample: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            sample = next(iter(self._pipeline(self._stages.reads)))
+        fields = [key for key in sample if not key.startswith("__")]
+        n_images = sum(map(self._stages.is_image, fields))
+        n_bytes = sum(len(sample[key]) for key in fields if type(sample[key]) is bytes)
+        if n_images <= 1 and n_bytes <= _MAX_OTHERS:
+            return ""
+        return (
+            f"the samples have other images, or large fields, beside their image "
+            f"({', '.join(fields)}), which one process would decode"
+        )
 
     @staticmethod
     def _why_not_workers(loader: Any) -> list[str]:
@@ -462,8 +486,9 @@ class StreamSource(Source):
         """One of the first samples of the first tar files, for a trial. Raises IndexError."""
         if self._tried is None:
             self._tried = []
+            stages = [*self._stages.reads, *self._stages.changes]
             with contextlib.suppress(Exception):
-                for sample in islice(self._pipeline(self._stages.tried), _N_TRIED):
+                for sample in islice(self._pipeline(stages), _N_TRIED):
                     self._tried.append(self.item_of(sample))
         found: Item = self._tried[index]
         return found

@@ -8,16 +8,13 @@ their result from their argument alone.
 
 from __future__ import annotations
 
-import ast
-import builtins
-from types import FunctionType
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 from feedmill.planner import files
 from feedmill.planner.arrangements import IMAGE, PAIR, VALUE
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.sources import definition_of
+from feedmill.planner.sample_functions import Mapped, is_identity, is_pure, mapped_by
 from feedmill.planner.streams import Collect, Decode, Expander, Stages, StreamSource, as_it_is
 from feedmill.planner.timm_tars import check_tarfile
 from feedmill.planner.transforms import read_transforms
@@ -25,7 +22,6 @@ from feedmill.planner.untouched import shadowing_attributes, type_name
 from feedmill.planner.webdataset_known import check, found, is_of
 
 _N_TRIED_FILES = 4
-_PURE = frozenset({"bool", "float", "int", "len", "str"})
 _PIL = ("pil", "pilrgb")
 
 
@@ -38,7 +34,7 @@ def is_pipeline(dataset: Any) -> bool:
 def read_pipeline(dataset: Any) -> StreamSource:
     """The samples of a pipeline.
 
-    Draws no random number, reads no file and changes nothing.
+    Draws no random number and changes nothing.
 
     Raises:
         UnsupportedError: it can't be run natively.
@@ -238,7 +234,9 @@ class _Reader:
         return Stages(
             shadows=[*of_urls, *reads, *of_samples, decodes, *tail],
             chain=self._chain,
-            tried=[urls, *reads, decodes, *tail],
+            reads=[urls, *reads],
+            changes=[decodes, *tail],
+            is_image=self.fields.is_image,
             collects=self._batched,
             collate=self._collate,
         )
@@ -250,7 +248,7 @@ class _Reader:
             stages.append(one.stage if transform is None else (
                 one.with_transforms(transform, as_it_is)
             ))
-            if transform is not None and one.places:
+            if transform is not None and one.transforms:
                 transform = as_it_is
         return stages
 
@@ -278,15 +276,24 @@ class _Changing(NamedTuple):
 
     Attributes:
         places: of its arguments that are the image's transforms, by number or name.
+        mapped: of a stage that calls a function of the script.
     """
 
     stage: Any
     places: tuple[int | str, ...] = ()
+    mapped: Mapped | None = None
+
+    @property
+    def transforms(self) -> bool:
+        """Whether it calls transforms of the image."""
+        return bool(self.places) or (self.mapped is not None and bool(self.mapped.names))
 
     def with_transforms(self, first: Any, others: Any) -> Any:
         """The stage with other functions in the place of the image's transforms."""
-        if not self.places:
+        if not self.transforms:
             return self.stage
+        if self.mapped is not None:
+            return type(self.stage)(self.stage.f, self.mapped.with_transforms(first, others))
         args, kw = list(self.stage.args), dict(self.stage.kw)
         for place in self.places:
             if isinstance(place, int):
@@ -330,6 +337,8 @@ class _Fields:
         _check_handler(stage)
         if _is_filter(stage, "_map_tuple"):
             return self._map_tuple(stage)
+        if _is_filter(stage, "_map"):
+            return self._map(stage)
         if self._tuple is not None:
             raise _unknown(stage)
         if _is_filter(stage, "_map_dict"):
@@ -359,25 +368,26 @@ class _Fields:
         left = tuple(one for one in names if one not in self._gone)
         if any(one in self._made for one in names) or not left or not self._are_others:
             raise UnsupportedError(f"which fields of a sample are {names!r} is not known")
-        are_images = {self._is_image(one) for one in left}
+        are_images = {self.is_image(one) for one in left}
         if len(are_images) > 1:
             raise UnsupportedError(f"the fields {names!r} may be images or something else")
         return _Field(left, are_images.pop())
 
-    def _is_image(self, name: str) -> bool:
+    def is_image(self, name: str) -> bool:
+        """Whether webdataset decodes a field as an image."""
         return not name.startswith("__") and name.rpartition(".")[2].lower() in self._extensions
 
     def _changed(self, field: _Field, function: Any) -> tuple[_Field, bool]:
         """A field that a function changes; and whether that is a transform of the image."""
-        if function is None or _is_identity(function):
+        if function is None or _keeps(function):
             return field, False
         if field.is_image:
             self.transforms.append(function)
             return field._replace(is_changed=True), True
-        if not _is_pure(function):
+        if not is_pure(function):
             raise UnsupportedError(
                 f"the function {getattr(function, '__qualname__', function)!s:.100} of the field "
-                f"{field.names[0]!r} is not understood"
+                f"{';'.join(field.names)!r} is not understood"
             )
         return field, False
 
@@ -417,6 +427,32 @@ class _Fields:
         if n_changed > sum(one.is_changed for one in self._tuple):
             raise UnsupportedError("an image is transformed that to_tuple() does not take")
 
+    def _map(self, stage: Any) -> _Changing:
+        """Notes a function of the script that makes a tuple of a sample."""
+        _check_arguments(stage, {"f", "handler"}, 1)
+        function = _argument(stage, 0, "f", None)
+        mapped = mapped_by(function, self._part)
+        if mapped is None:
+            raise _unknown(stage)
+        image = mapped.parts[mapped.image]
+        n_changed = sum(one.is_changed for one in (self._tuple or self._made.values()))
+        if n_changed > image.is_changed:
+            raise UnsupportedError(f"{_stage_name(stage)} leaves out an image that is transformed")
+        self.transforms += mapped.transforms
+        self._tuple = [one or _Field((), False) for one in mapped.parts]
+        self._tuple[mapped.image] = image._replace(is_changed=True)
+        return _Changing(stage, (), mapped)
+
+    def _part(self, key: Any) -> Any:
+        """The field at a key of the sample, for mapped_by(); None: it is not known. Without a key
+        the number of its parts, or None if it is a dict."""
+        if key is None:
+            return None if self._tuple is None else len(self._tuple)
+        if self._tuple is None:
+            return self._field([key]) if type(key) is str else None
+        is_place = type(key) is int and 0 <= key < len(self._tuple)
+        return self._tuple[key] if is_place else None
+
     def _map_tuple(self, stage: Any) -> _Changing:
         _check_arguments(stage, {"handler"}, None)
         if self._tuple is None:
@@ -431,7 +467,7 @@ class _Fields:
 
 # ---- stages and functions ------------------------------------------------------------------------
 
-_CHANGES = ("_rename", "_map_dict", "_to_tuple", "_map_tuple")
+_CHANGES = ("_map", "_rename", "_map_dict", "_to_tuple", "_map_tuple")
 
 
 def _is_filter(stage: Any, *names: str, module: str = "filters") -> bool:
@@ -477,52 +513,7 @@ def _reraises(handler: Any) -> bool:
     return any(is_of(handler, module, "reraise_exception") for module in ("filters", "handlers"))
 
 
-def _is_identity(function: Any) -> bool:
-    if any(is_of(function, module, "identity") for module in ("filters", "utils")):
-        return True
-    returned = _returned(function)
-    return isinstance(returned, ast.Name)
-
-
-def _is_pure(function: Any) -> bool:
-    """Whether a function's result is proved to follow from its argument alone, and nothing else to
-    happen: int() and the like, or a function that returns items of its argument."""
-    if type(function) is type:
-        return any(function is getattr(builtins, name) for name in _PURE)
-    returned = _returned(function)
-    return returned is not None and all(
-        _is_pure_part(one, function) for one in ast.walk(returned)
-        if not isinstance(one, ast.expr_context | ast.unaryop)
-    )
-
-
-def _is_pure_part(node: ast.AST, function: FunctionType) -> bool:
-    if isinstance(node, ast.Call):
-        is_plain = len(node.args) == 1 and not node.keywords
-        return is_plain and isinstance(node.func, ast.Name) and node.func.id in _PURE
-    if isinstance(node, ast.Name):
-        return node.id in function.__code__.co_varnames or (
-            node.id in _PURE and node.id not in function.__globals__
-        )
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
-    return isinstance(node, ast.Subscript | ast.Constant)
-
-
-def _returned(function: Any) -> ast.expr | None:
-    """What a function of the script returns, which has one argument and does nothing else; None:
-    it does, or that is not proved."""
-    if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
-        return None
-    code = function.__code__
-    has_one = (code.co_argcount, code.co_kwonlyargcount, code.co_nlocals) == (1, 0, 1)
-    if not has_one or function.__closure__ or function.__defaults__:
-        return None
-    definition = definition_of(function)
-    if definition is None or not isinstance(definition.body[-1], ast.Return):
-        return None
-    rest = definition.body[:-1]
-    is_plain = not rest or (len(rest) == 1 and isinstance(rest[0], ast.Expr) and (
-        isinstance(rest[0].value, ast.Constant)
-    ))
-    return definition.body[-1].value if is_plain else None
+def _keeps(function: Any) -> bool:
+    """Whether a function returns its argument."""
+    is_own = any(is_of(function, module, "identity") for module in ("filters", "utils"))
+    return is_own or is_identity(function)
