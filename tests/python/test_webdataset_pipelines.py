@@ -171,6 +171,13 @@ PIPELINES = {
         sample_maker(t)).batched(4), None),
     "map by a lambda": (lambda urls, t: dataset(urls).decode("pil").map_dict(jpg=CHANGE).map(
         lambda sample: (t(sample["jpg"]), sample["cls"])), 4),
+    "DataPipeline": (lambda urls, t: wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.detshuffle(9), wds.split_by_worker,
+        wds.tarfile_to_samples(), wds.shuffle(9, seed=4), wds.decode("pil"),
+        wds.to_tuple("jpg;png", "cls", "__key__", "__url__"), wds.map_tuple(t), wds.batched(4)),
+        None),
+    "local paths": (lambda urls, t: dataset([f"file:{one}" for one in urls]).decode("pil").to_tuple(
+        "jpg", "__url__", "__local_path__").map_tuple(t), 4),
     "with_epoch": (lambda urls, t: pairs(urls, t).with_epoch(40), 3),
     "repeat": (lambda urls, t: pairs(urls, t).repeat(2), 4),
     "with_length": (lambda urls, t: pairs(urls, t).with_length(27, silent=True), 4),
@@ -543,6 +550,7 @@ REFUSED = {
     r"\(\"pil\"\)": lambda urls: _decoded(urls, "pil", only=["jpg"]),
     "_map of": lambda urls: dataset(urls).map(OwnDecoder([wds.autodecode.ImageHandler("pil")])),
     "pipe:": lambda urls: pairs([f"pipe:cat {urls[0]}"]),
+    "'-' is none": lambda urls: pairs(["-"]),
     "http:": lambda urls: pairs(["http://localhost:1/a.tar"]),
     "<lambda>": lambda urls: pairs(urls, workersplitter=lambda source: source),
     "one image": lambda urls: dataset(urls).decode("pil").to_tuple("jpg", "png"),
@@ -552,6 +560,12 @@ REFUSED = {
     "have a to_tuple": lambda urls: dataset(urls).decode("pil").map_dict(jpg=RESIZE),
     "missing_is_error": lambda urls: dataset(urls).decode("pil").to_tuple(
         "jpg", missing_is_error=False),
+    "decode by": lambda urls: wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.decode("rgb")),
+    "stage tarfile_samples": lambda urls: wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.tarfile_to_samples()),
+    "raise errors": lambda urls: wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.tarfile_to_samples(handler=wds.warn_and_continue)),
     "own collation_fn": lambda urls: pairs(urls).batched(3, collation_fn=list),
     "stage _unbatched": lambda urls: pairs(urls).batched(3).unbatched(),
     "detshuffle": lambda urls: _with_stage(

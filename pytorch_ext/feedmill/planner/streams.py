@@ -96,7 +96,7 @@ class Expander:
     def __call__(self, opened: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for source in opened:
             with contextlib.ExitStack() as closing:
-                closing.enter_context(source["stream"])
+                closing.callback(source["stream"].close)
                 n_yielded = 0
                 files = self._files_of(source)
                 while (file := _next_of(files)) is not None:
@@ -106,12 +106,16 @@ class Expander:
                     yield {}  # the end of a tar file, as the stage marks it
                     continue
                 closing.pop_all()
-            source["stream"].seek(0)
+            if hasattr(source["stream"], "seekable") and source["stream"].seekable():
+                source["stream"].seek(0)
             yield from islice(self._stage([source]), n_yielded, None)
 
     def _files_of(self, source: dict[str, Any]) -> Iterator[Any]:
         """Yields a tar file's files, then None, and then _ENDED if these were all of them."""
-        stream, path = source["stream"], source["local_path"]
+        stream = source["stream"]
+        path = os.path.abspath(stream.name)
+        # Not with every way to open it.
+        local = {"__local_path__": source["local_path"]} if "local_path" in source else {}
         status = os.fstat(stream.fileno())
         if stat.S_ISREG(status.st_mode) and not stream.peek(16).startswith(_COMPRESSED):
             stream.seek(0)
@@ -122,9 +126,8 @@ class Expander:
                     break
                 if not info.isreg() or _is_meta(info.name):
                     continue
-                data = self._data_of(tar, info, os.path.abspath(path))
-                file = {"fname": info.name, "data": data, "__url__": source["url"]}
-                yield {**file, "__local_path__": path}
+                data = self._data_of(tar, info, path)
+                yield {"fname": info.name, "data": data, "__url__": source["url"], **local}
             else:
                 yield from (None, _ENDED)
         yield None
@@ -290,8 +293,8 @@ class Stages:
             place of webdataset's own.
         chain: called with a function in the place of the image's transform, or None for the
             transforms themselves: the stages from the decoder on, which change samples one by one.
-        reads, changes: as ``shadows``, for the samples of the first tar files, in their order: those
-            before the decoder, and the others.
+        reads, changes: as ``shadows``, for the samples of the first tar files, in their order:
+            those before the decoder, and the others.
         is_image: whether a field is decoded as an image.
         collects: the stage that yields lists of samples; None: the pipeline makes no batches.
         collate: makes a batch of a list of samples, as webdataset does.

@@ -8,6 +8,7 @@ their result from their argument alone.
 
 from __future__ import annotations
 
+from os.path import isfile
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
@@ -130,7 +131,9 @@ class _Reader:
         if type(source.urls) is not list or not source.urls:
             raise UnsupportedError("natively, the URLs of a pipeline must be a list")
         for url in source.urls:
-            if type(url) is not str or urlparse(url).scheme not in ("", "file"):
+            # "-" is the standard input.
+            is_text = type(url) is str and url != "-"
+            if not is_text or urlparse(url).scheme not in ("", "file"):
                 raise UnsupportedError(
                     f"a pipeline of webdataset is supported natively for local tar files, and "
                     f"{str(url)[:100]!r} is none"
@@ -163,8 +166,13 @@ class _Reader:
 
     def _read_files(self) -> None:
         self._n_of_urls = len(self._shadows)
+        if self._left and _is_filter(self._left[0], "tarfile_samples", module="tariterators"):
+            self._left[:1] = _as_stages(self._left[0])
         opener, expander, grouper = (self._next() for _ in range(3))
-        if not is_of(type(opener), "cache", "StreamingOpen") or not _reraises(opener.handler) or (
+        if _is_filter(opener, "url_opener", module="tariterators"):
+            _check_arguments(opener, {"handler"}, 0)
+            _check_handler(opener)
+        elif not is_of(type(opener), "cache", "StreamingOpen") or not _reraises(opener.handler) or (
             shadowing_attributes(opener)
         ):
             raise _unknown(opener)
@@ -181,11 +189,14 @@ class _Reader:
 
     def _read_decoder(self) -> None:
         stage = self._next()
-        if not _is_filter(stage, "_map"):
+        if not _is_filter(stage, "_map", "_decode"):
             raise _unknown(stage)
-        function = _argument(stage, 0, "f", None)
-        _check_arguments(stage, {"f", "handler"}, 1)
         _check_handler(stage)
+        if is_of(stage.f, "filters", "_decode"):
+            function = _decoder_of(stage)
+        else:
+            _check_arguments(stage, {"f", "handler"}, 1)
+            function = _argument(stage, 0, "f", None)
         if not is_of(type(function), "autodecode", "Decoder"):
             raise _unknown(stage)
         handlers = [found("autodecode", name) for name in ("gzfilter", "basichandlers")]
@@ -226,10 +237,11 @@ class _Reader:
     def stages(self) -> Stages:
         names = self.fields.image.names
         kind = type(self._decode)
-        decodes = kind(self._decode.f, Decode(self._decoder, names))
+        decodes = kind(found("filters", "_map"), Decode(self._decoder, names))
         reads = [self._opener, Expander(self._expander, names), self._grouper]
         tail = [one.with_transforms(as_it_is, as_it_is) for one in self._tail]
-        urls = [{"url": url} for url in self._urls[:_N_TRIED_FILES]]
+        # To open a pipe would block.
+        urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(urlparse(one).path)]
         of_urls, of_samples = self._shadows[: self._n_of_urls], self._shadows[self._n_of_urls :]
         return Stages(
             shadows=[*of_urls, *reads, *of_samples, decodes, *tail],
@@ -468,6 +480,29 @@ class _Fields:
 # ---- stages and functions ------------------------------------------------------------------------
 
 _CHANGES = ("_map", "_rename", "_map_dict", "_to_tuple", "_map_tuple")
+
+
+def _as_stages(stage: Any) -> list[Any]:
+    """The three stages that tarfile_samples() consists of."""
+    _check_arguments(stage, {"handler", "select_files", "rename_files"}, 0)
+    _check_handler(stage)
+    kw = dict(stage.kw)
+    handler = {"handler": kw.pop("handler")} if "handler" in kw else {}
+    names = {"url_opener": {}, "tar_file_expander": kw, "group_by_keys": {}}
+    return [
+        type(stage)(found("tariterators", name), **handler, **more) for name, more in names.items()
+    ]
+
+
+def _decoder_of(stage: Any) -> Any:
+    """The Decoder that decode() makes of its arguments."""
+    _check_arguments(stage, {"handler"}, 1)
+    if len(stage.args) != 1 or stage.args[0] not in _PIL:
+        raise UnsupportedError(
+            'natively, a pipeline of webdataset must decode by decode("pil") alone'
+        )
+    handler = found("autodecode", "ImageHandler")(stage.args[0])
+    return found("autodecode", "Decoder")([handler])
 
 
 def _is_filter(stage: Any, *names: str, module: str = "filters") -> bool:
