@@ -371,6 +371,18 @@ def test_errors_equal_torchs(tmp_path, name, num_workers):
     check(lambda: pairs(shards, CROP), num_workers=num_workers, batch_size=4)
 
 
+def test_an_image_fails_before_the_label_behind_it(tmp_path):
+    shards = write_shards(tmp_path)
+    _overwritten("0005.jpg", b"x")(shards[1])
+    _overwritten("0006.cls", b"q")(shards[1])
+    for pipeline in (pairs(shards[1:]).batched(4), pairs(shards[1:])):
+        is_batched = len(pipeline.pipeline) > len(pairs(shards).pipeline)
+        loader = feedmill.DataLoader(pipeline, batch_size=None if is_batched else 4, num_workers=1,
+                                     native="require")
+        with pytest.raises(wds.autodecode.DecodingError, match="0005.jpg"):
+            next(iter(loader))
+
+
 @pytest.mark.parametrize("name", ["label", "cut short", "missing", "no image"])
 def test_errors_in_a_batch_of_the_pipeline(tmp_path, name):
     shards = write_shards(tmp_path)
@@ -406,7 +418,7 @@ def test_an_error_names_the_sample(tmp_path):
 def test_an_interrupted_pipeline_says_so(shards, monkeypatch):
     loader = feedmill.DataLoader(pairs(shards), num_workers=2, batch_size=4, native="require")
     reads = os.pread
-    left = [12]
+    left = [42]  # behind those for the batches that are begun by iter()
 
     def interrupted(*arguments):
         left[0] -= 1
@@ -415,9 +427,12 @@ def test_an_interrupted_pipeline_says_so(shards, monkeypatch):
         return reads(*arguments)
 
     monkeypatch.setattr(streams.os, "pread", interrupted)
+    iterator = iter(loader)
     with pytest.raises(KeyboardInterrupt):
-        list(loader)
+        list(iterator)
     monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="was interrupted while the pipeline ran"):
+        list(iterator)
     assert sum(len(labels) for _, labels in loader) == 27
 
 
@@ -426,6 +441,10 @@ def test_an_interrupted_pipeline_says_so(shards, monkeypatch):
 
 class OwnPipeline(wds.WebDataset):
     pass
+
+
+class Own_Length(wds.WebDataset):
+    pipeline = property(lambda self: [])
 
 
 class OwnDecoder(wds.autodecode.Decoder):
@@ -573,6 +592,12 @@ REFUSED = {
     "size for all images": lambda urls: dataset(urls).decode("pil").to_tuple("jpg", "cls"),
     "webdataset.mix.RandomMix": lambda urls: wds.RandomMix([pairs(urls)]),
 }
+
+
+def test_a_class_whose_pipeline_is_a_property(shards):
+    dataset = object.__new__(Own_Length)
+    vars(dataset).update(vars(pairs(shards)))
+    assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
 
 
 @pytest.mark.parametrize("reason", REFUSED)

@@ -116,9 +116,9 @@ class Streams:
         """Called when the epoch is left: the samples that torch's workers make beyond the batches
         that were pulled."""
         return [
-            Part(number, self._made_in_vain(run.ahead), None, True)
+            Part(number, self._made_in_vain(run.collect.ahead), None, True)
             for number, run in enumerate(self._runs)
-            if run is not None and run.ahead and not self._has_ended[number]
+            if run is not None and run.collect.ahead and not self._has_ended[number]
         ]
 
     def is_of(self, turn: int, other: int) -> bool:
@@ -138,20 +138,20 @@ class Streams:
         try:
             while n < size:
                 sample = self._next(run, self._infos[number])
-                before += self._made_in_vain(run.left)
+                before += self._made_in_vain(run.collect.left)
                 items += self._items_of(sample)
                 n += 1
         except StopIteration:
             self.end(turn)
-            if run.left or run.ahead:
-                in_vain = self._made_in_vain(run.left) + self._made_in_vain(run.ahead)
+            in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.ahead)
+            if in_vain:
                 return Part(turn, in_vain, None, True)
             if n == 0:
                 return None
             return Part(turn, items, None, self._drops_last and n < size)
         except Exception as error:
             self.end(turn)
-            in_vain = self._made_in_vain(run.left)
+            in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.begun)
             return Part(turn, in_vain or items, partial(_raise, [error]))
         return Part(turn, items, None, False, before)
 
@@ -159,7 +159,7 @@ class Streams:
         return list(map(self._source.item_of, sample if self._source.collates else [sample]))
 
     def _made_in_vain(self, samples: list[Any]) -> list[Item]:
-        """The items of a Run's samples, which are then forgotten there."""
+        """The items of a Collect's samples, which are then forgotten there."""
         items = list(map(self._source.item_of, samples))
         samples.clear()
         return items

@@ -122,7 +122,7 @@ class Expander:
             tar = tarfile.TarFile(fileobj=stream)
             while (info := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]
-                if info.offset_data + info.size > status.st_size:
+                if not 0 <= info.size <= status.st_size - info.offset_data:
                     break
                 if not info.isreg() or _is_meta(info.name):
                     continue
@@ -139,7 +139,10 @@ class Expander:
         if info.size and info.name.lower().endswith(self._suffixes):
             return Member(path, Range(info.offset_data, info.size))
         file: Any = tar.fileobj
-        return os.pread(file.fileno(), info.size, info.offset_data)
+        data = os.pread(file.fileno(), info.size, info.offset_data)
+        if len(data) < info.size:
+            raise OSError("the file is larger than one call reads, or was cut short")
+        return data
 
 
 _ENDED = {"__ended__": True}
@@ -196,24 +199,27 @@ class Collect:
         is_partial: the last one may be smaller.
 
     Attributes:
-        left: samples at the end that are too few for a batch.
-        ahead: the sample behind the list that was yielded, which is made before it.
+        begun: samples of the next list.
+        left: samples before the latest list, or the end, that are too few for a batch.
+        ahead: the sample behind the latest list, which webdataset makes before that.
     """
 
     def __init__(self, size: int, is_partial: bool) -> None:
         self._size, self._is_partial = size, is_partial
+        self.begun: list[Any] = []
         self.left: list[Any] = []
         self.ahead: list[Any] = []
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[list[Any]]:
-        batch: list[Any] = []
+        self.begun = []
         for sample in samples:
-            if len(batch) == self._size:
+            if len(self.begun) == self._size:
+                batch, self.begun = self.begun, []
                 self.ahead.append(sample)
                 yield batch
-                batch = []
                 self.ahead.clear()
-            batch.append(sample)
+            self.begun.append(sample)
+        batch, self.begun = self.begun, []
         if batch and (self._is_partial or len(batch) == self._size):
             yield batch
         else:
@@ -228,13 +234,11 @@ class Run(NamedTuple):
 
     Attributes:
         samples: with Pictures; or lists of them, if it makes batches.
-        left: samples before the latest list, or the end, that were too few for a batch.
-        ahead: a sample behind the latest list that webdataset makes before that.
+        collect: the stage that makes these lists; else one that is not used.
     """
 
     samples: Iterator[Any]
-    left: list[Any]
-    ahead: list[Any]
+    collect: Collect
 
 
 def as_it_is(value: Any) -> Any:
@@ -363,7 +367,7 @@ class StreamSource(Source):
 
     def _identity(self) -> list[Any]:
         steps = [one for step in self.base_datasets[0].steps for one in step.identity()]
-        return [self.dataset, *self.dataset.pipeline, *steps]
+        return [self.dataset, *vars(self.dataset)["pipeline"], *steps]
 
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
         options = loader._feedmill_options()
@@ -447,16 +451,15 @@ class StreamSource(Source):
 
     def run(self, stages: Sequence[Any]) -> Run:
         """Begins to run the pipeline."""
-        collects = self._stages.collects
-        if collects is None:
-            return Run(iter(self._pipeline(stages)), [], [])
-        collects = collects.copy()
-        return Run(iter(self._pipeline([*stages, collects])), collects.left, collects.ahead)
+        if self._stages.collects is None:
+            return Run(iter(self._pipeline(stages)), Collect(1, True))
+        collect = self._stages.collects.copy()
+        return Run(iter(self._pipeline([*stages, collect])), collect)
 
     def _pipeline(self, stages: Sequence[Any]) -> Any:
         kind = next(one for one in type(self.dataset).__mro__ if one.__name__ == "DataPipeline")
         pipeline: Any = object.__new__(kind)
-        vars(pipeline).update(vars(self.dataset), pipeline=list(stages))
+        vars(pipeline).update({**vars(self.dataset), "pipeline": list(stages)})
         return pipeline
 
     def item_of(self, sample: Any) -> Item:

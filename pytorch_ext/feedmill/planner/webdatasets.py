@@ -45,7 +45,7 @@ def read_pipeline(dataset: Any) -> StreamSource:
     check_tarfile()
     for reason in files.reasons_against_opening():
         raise UnsupportedError(reason)
-    reader = _Reader(dataset.pipeline)
+    reader = _Reader(vars(dataset)["pipeline"])
     reader.read()
     read = read_transforms(reader.fields.transforms)
     if read.reasons:
@@ -59,8 +59,9 @@ def read_pipeline(dataset: Any) -> StreamSource:
 
 def _check_class(dataset: Any) -> None:
     kind = type(dataset)
-    if kind.__name__.endswith("_Length"):  # made by with_length(); its length has no effect
-        kind = kind.__mro__[1]
+    made = {"__module__", "__doc__", "__parameters__", "__abstractmethods__", "_abc_impl"}
+    if kind.__name__.endswith("_Length") and vars(kind).keys() - made == {"__len__"}:
+        kind = kind.__mro__[1]  # made by with_length(); the length has no effect
     known = (("compat", "WebDataset"), ("compat", "FluidWrapper"), ("pipeline", "DataPipeline"))
     if not any(is_of(kind, *one) for one in known):
         raise UnsupportedError(f"{type_name(kind)} is not one of webdataset's own pipelines")
@@ -68,7 +69,10 @@ def _check_class(dataset: Any) -> None:
     for name in ("__iter__", "iterator", "iterator1", "invoke"):
         if getattr(type(dataset), name) is not vars(base)[name]:
             raise UnsupportedError(f"{type_name(kind)}.{name} was replaced")
-    if shadowing_attributes(dataset) or type(dataset.pipeline) is not list:
+    gets: Any = object.__getattribute__
+    if type(dataset).__getattribute__ is not gets:
+        raise UnsupportedError(f"{type_name(kind)}.__getattribute__ was replaced")
+    if shadowing_attributes(dataset) or type(vars(dataset).get("pipeline")) is not list:
         raise UnsupportedError("the pipeline has attributes that hide those of its class")
 
 
