@@ -530,7 +530,10 @@ def _check_arguments(stage: Any, named: set[str] | None, n: int | None) -> None:
     others = () if named is None else sorted(stage.kw.keys() - named)
     if others or (n is not None and len(stage.args) > n):
         more = ", ".join(others) or "more arguments"
-        raise UnsupportedError(f"{_stage_name(stage)} with {more} is not supported natively")
+        raise UnsupportedError(
+            f"the stage {_stage_name(stage)} with {more} of a pipeline of webdataset is not "
+            "supported natively"
+        )
 
 
 def _check_handler(stage: Any) -> None:
