@@ -731,6 +731,8 @@ def _find(loader: DataLoader[Any], index: int, epoch: int) -> tuple[Epoch, Item]
     """Looks up an epoch by its number, and the sample of a dataset index as it was in it."""
     ran = loader._feedmill.epochs.find(loader, epoch)
     source = ran.source
+    if not source.has_indices:
+        raise RuntimeError("the samples of an IterableDataset have no indices")
     if loader._feedmill_draws_as_torch() and getattr(source.plan, "is_random", False):
         raise RuntimeError(
             "torch's random numbers of a sample depend on all samples that its worker made before "

@@ -110,6 +110,7 @@ RETURNING = {
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons", "_mode_reasons"],
     "planner/samples.py": ["why_not"],
+    "planner/streams.py": ["why_not", "_why_slow", "_why_not_workers"],
     "planner/tensor_colors.py": ["why_not_sizes"],
     "planner/tensor_files.py": ["reasons_against"],
     "planner/transforms.py": ["read_transform", "_read_views"],

@@ -73,7 +73,7 @@ def explanation(loader: Any) -> str:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
     lines = [
         "native path",
-        f"  dataset    {source.kind}, {source.n_samples:,} samples",
+        f"  dataset    {source.kind}, {source.size}",
         f"  transform  {source.plan.describe()}",
         f"  threads    {decode_threads(n_threads(loader))} ({_why_threads(loader)})",
         f"  reader     {reader}",
@@ -93,7 +93,7 @@ def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[s
     lines = [
         "hybrid: JPEGs are decoded natively, and the transform is called in threads, because",
         *(f"  - {one}" for one in reasons),
-        f"  dataset    {source.kind}, {source.n_samples:,} samples",
+        f"  dataset    {source.kind}, {source.size}",
         *_network_lines([one.dataset for one in source.base_datasets], "  network    "),
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
         "  random     the transform draws from this process's generators, in whatever order the "

@@ -32,12 +32,14 @@ from feedmill.iterators.deferring import (
 )
 from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
+from feedmill.iterators.streaming import StreamDataLoaderIter
 from feedmill.planner.epochs import Epochs
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.progress import Progress
 from feedmill.planner.recognise import has_default_collate, recognise
 from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import never, pull_ahead_rule
+from feedmill.planner.streams import StreamSource
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.recorder import Recorder
@@ -337,7 +339,8 @@ def native_iterator(loader: Any, source: Source) -> Any:
         loader.check_worker_number_rationality()
     config = _config_of(loader, source)
     before = loader._feedmill.engine_pool.counters()
-    iterator = NativeDataLoaderIter(loader, source, config, _next_native_epoch)
+    kind = StreamDataLoaderIter if isinstance(source, StreamSource) else NativeDataLoaderIter
+    iterator = kind(loader, source, config, _next_native_epoch)
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = before
     return iterator

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from feedmill.iterators.collating import may_draw
 from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import size_of, transformed
@@ -88,9 +86,8 @@ def _of_trial(loader: Any, source: Source) -> str:
         return str(tried[1])
     found: list[str] = []
     engines = state.engine_pool
-    numbers = np.linspace(0, source.n_samples - 1, _N_TRIED).astype(int).tolist()
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
-        for number in numbers if source.n_samples else ():
+        for number in source.trial_numbers(_N_TRIED):
             try:
                 tried = _try(handle, source, number)
                 for _ in range(_N_REPEATS):

@@ -239,6 +239,10 @@ class Collate:
             arrangement=source.arrangement,
         )
 
+    def ready(self, data: Any) -> Any:
+        """A batch that was collated otherwise, pinned if it is to be."""
+        return self._pinned(data)
+
     def _views(self, batch: Batch, source: Source) -> Any:
         """As batch(), for samples with several images, with torch's own function: each view in a
         tensor of its own, in a list."""

@@ -544,6 +544,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._note_streams(self._streams, self._waiting[0])
         self._arrived = self._waiting[0]
         self._waiting.popleft()
+        if self._arrived.error is not None:
+            self._arrived_with_error(self._arrived)
         if self._is_starting:  # see _note_streams()
             self._restart()
         if self._arrived.number == 0 and self._arrived.error is None:
@@ -556,6 +558,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._pull(self._torch_depth, 1)
         else:
             self._pull(0, 0)
+
+    def _arrived_with_error(self, batch: Batch) -> None:
+        """Called when a batch has failed, before the next one is received. May set _is_starting."""
 
     def _note_streams(self, virtual: VirtualWorkers, batch: Batch) -> None:
         """With rng="torch": notes the generators of a batch's worker behind its samples."""

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from feedmill._ops import native
-from feedmill.planner import files, huggingface, tensor_files, timm_objects
+from feedmill.planner import files, huggingface, tensor_files, timm_objects, webdatasets
 from feedmill.planner.arrangements import PAIR, ArrangedSamples, described
 from feedmill.planner.array_datasets import (
     ArrayNode,
@@ -85,6 +85,11 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         calls_transforms: for hybrid mode, which calls the transform: any transform is accepted, and
             the samples have no plan.
     """
+    if not calls_transforms and webdatasets.is_pipeline(dataset):
+        try:
+            return Support(webdatasets.read_pipeline(dataset))
+        except UnsupportedError as error:
+            return unsupported(str(error))
     reader = _DatasetReader(calls_transforms)
     node = reader.read(dataset, 0)
     if node is not None and len({base.plan for base in node.base_datasets}) > 1:

@@ -194,13 +194,19 @@ def _starts_with_docstring(definition: ast.FunctionDef) -> bool:
 def _has_own_defaults(function: FunctionType) -> bool:
     """Whether literal defaults of arguments are those of the definition."""
     definition = _definition(function.__code__)
-    if definition is None or function.__kwdefaults__:
+    if definition is None:
         return False
-    written = definition.args.defaults
-    held = function.__defaults__ or ()
-    if len(written) != len(held):
+    arguments = definition.args
+    held = list(function.__defaults__ or ())
+    by_name = dict(function.__kwdefaults__ or {})
+    named = {
+        one.arg: node for one, node in zip(arguments.kwonlyargs, arguments.kw_defaults)
+        if node is not None
+    }
+    if len(arguments.defaults) != len(held) or named.keys() != by_name.keys():
         return False
-    for node, value in zip(written, held):
+    written = [*arguments.defaults, *named.values()]
+    for node, value in zip(written, [*held, *(by_name[name] for name in named)]):
         try:
             same = repr(ast.literal_eval(node)) == repr(value)
         except ValueError:

@@ -8,7 +8,6 @@ gives the reasons.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
 from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
+from feedmill.planner.processes import is_forked
 from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
@@ -167,7 +167,7 @@ def _worker_reasons(loader: Any) -> list[str]:
     # On the native path only a collate_fn can draw from the generators; the iterator calls the
     # function before the collate_fn.
     if seeding.understood(function, loader.num_workers) is not None:
-        if _is_forked(loader) or _is_found_by_name(function):
+        if is_forked(loader) or _is_found_by_name(function):
             return []
         return [
             "worker_init_fn can't be pickled, which worker processes that are not forked need; "
@@ -177,16 +177,6 @@ def _worker_reasons(loader: Any) -> list[str]:
         "worker_init_fn is set, but the native path has no worker processes to call it in; if it "
         'is not needed there, pass worker_init="ignore"'
     ]
-
-
-def _is_forked(loader: Any) -> bool:
-    """Whether torch's worker processes would be forked, and so nothing be pickled."""
-    context = loader.multiprocessing_context
-    if context is None:
-        # Not get_start_method() alone, which would settle the default for good.
-        method = multiprocessing.get_start_method(allow_none=True)
-        return (method or multiprocessing.get_all_start_methods()[0]) == "fork"
-    return bool(context.get_start_method() == "fork")
 
 
 def _is_found_by_name(function: Any) -> bool:
@@ -203,7 +193,7 @@ def _is_found_by_name(function: Any) -> bool:
 def _mode_reasons(loader: Any) -> list[str]:
     """Modes see what the transforms and the collate function call, without workers and in forked
     ones, which inherit them."""
-    if loader.num_workers > 0 and not _is_forked(loader):
+    if loader.num_workers > 0 and not is_forked(loader):
         return []
     return [
         f"a {kind} of torch is active, which does not see what the native code does; iterate "

@@ -311,10 +311,12 @@ class Source:
         rejects: those of the base datasets together.
         arrays: the dataset's memory, if its samples are rows of arrays; None: they are files.
         copies: samples are not images; the native loader copies them unchanged.
+        has_indices: the DataLoader has a sampler; else the dataset is an IterableDataset.
     """
 
     arrays: Arrays | None = None
     copies: bool = False
+    has_indices: bool = True
     rejects: int = 0
     names_remote: bool | None = False
     names_fsspec: bool | None = False
@@ -371,6 +373,15 @@ class Source:
     def sample(self, item: Any) -> Any:
         """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""
         raise NotImplementedError
+
+    @property
+    def size(self) -> str:
+        """How many samples there are, in words."""
+        return f"{self.n_samples:,} samples"
+
+    def trial_numbers(self, n: int) -> Sequence[int]:
+        """Indices of about n samples from all over the dataset."""
+        return np.linspace(0, self.n_samples - 1, n).astype(int).tolist() if self.n_samples else ()
 
     def is_like(self, other: Source, in_any_format: bool = False) -> bool:
         """Whether both give the same samples: they are made of the same objects. A change within

@@ -22,7 +22,7 @@ from feedmill.remote.sources import is_remote
 # The methods of Python's module tarfile between a member's header and its bytes, by class.
 _METHODS = {
     "TarFile": ("open", "taropen", "__init__", "next", "_check", "extractfile"),
-    "TarInfo": ("isreg",),
+    "TarInfo": ("isreg", "issparse", "fromtarfile", "frombuf"),
     "ExFileObject": ("__init__",),
     "_FileInFile": ("__init__", "seekable", "tell", "seek", "read", "readinto"),
 }
@@ -46,7 +46,7 @@ class TarSamples:
     """
 
     def __init__(self, dataset: Any) -> None:
-        _check_tarfile()
+        check_tarfile()
         reader = dataset.reader
         if type(reader.root) is not str or is_remote(reader.root):
             raise UnsupportedError("natively, the root of a reader of tar files must be a path")
@@ -144,7 +144,8 @@ def _is_plain(member: Any) -> bool:
     )
 
 
-def _check_tarfile() -> None:
+def check_tarfile() -> None:
+    """Raises UnsupportedError if a function of Python's module tarfile that reads was replaced."""
     for kind, names in _METHODS.items():
         methods = vars(getattr(tarfile, kind, object))
         for name in names:

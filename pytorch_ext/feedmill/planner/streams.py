@@ -1,0 +1,513 @@
+"""The samples of a WebDataset pipeline: how its own stages run without decoding images.
+
+The stages shuffle, split, group, rename and collect samples as written, but the field of a
+sample's image holds a Member, a byte range of a tar file, and behind the decoder a Picture. The
+native loader reads and decodes what these stand for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import operator
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import default_convert
+
+from feedmill.planner import files
+from feedmill.planner.arrangements import IMAGE, PAIR, taken_apart
+from feedmill.planner.processes import is_forked
+from feedmill.planner.ranges import Range
+from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
+from feedmill.planner.transforms import TransformPlan
+
+# The bytes with which tarfile tells a compressed file.
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x5d\x00\x00\x80", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+# As in webdataset.
+_META = re.compile(r"__[^/]*__($|/)")
+_N_TRIED = 40
+# What a sample may have beside its image, in bytes.
+_MAX_OTHERS = 1 << 16
+_PLAIN_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+
+class Member(NamedTuple):
+    """Stands for the bytes of a tar file's member, which were not read."""
+
+    path: str
+    place: Range
+
+    def read(self) -> bytes:
+        return self.place.read(self.path)
+
+
+class Picture:
+    """Stands for a decoded image.
+
+    Attributes:
+        sample: the sample as the decoder got it, a dict.
+        field: the image's key in it.
+    """
+
+    __slots__ = ("field", "sample")
+
+    def __init__(self, sample: dict[str, Any], field: str) -> None:
+        self.sample, self.field = sample, field
+
+    @property
+    def name(self) -> str:
+        """What messages call the image."""
+        url, key = self.sample.get("__url__"), self.sample.get("__key__")
+        return f"{url}: {key}.{self.field}"
+
+
+def whole(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample with the bytes of its members. Raises OSError if they can't be read."""
+    return {key: one.read() if type(one) is Member else one for key, one in sample.items()}
+
+
+# ---- the stages that differ ----------------------------------------------------------------------
+
+
+class Expander:
+    """In the place of the stage tar_file_expander: yields the files in tar files, the images among
+    them as Members.
+
+    A file that is compressed or damaged is left to the stage itself, from the first member that is
+    not read here.
+
+    Args:
+        stage: webdataset's.
+        fields: extensions of images.
+    """
+
+    def __init__(self, stage: Callable[[Any], Any], fields: Iterable[str]) -> None:
+        self._stage = stage
+        self._suffixes = tuple(f".{one}" for one in fields)
+
+    def __call__(self, opened: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for source in opened:
+            with contextlib.ExitStack() as closing:
+                closing.callback(source["stream"].close)
+                n_yielded = 0
+                files = self._files_of(source)
+                while (file := _next_of(files)) is not None:
+                    yield file
+                    n_yielded += 1
+                if next(files, None) == _ENDED:
+                    yield {}  # the end of a tar file, as the stage marks it
+                    continue
+                closing.pop_all()
+            if hasattr(source["stream"], "seekable") and source["stream"].seekable():
+                source["stream"].seek(0)
+            yield from islice(self._stage([source]), n_yielded, None)
+
+    def _files_of(self, source: dict[str, Any]) -> Iterator[Any]:
+        """Yields a tar file's files, then None, and then _ENDED if these were all of them."""
+        stream = source["stream"]
+        path = os.path.abspath(stream.name)
+        # Not with every way to open it.
+        local = {"__local_path__": source["local_path"]} if "local_path" in source else {}
+        status = os.fstat(stream.fileno())
+        if stat.S_ISREG(status.st_mode) and not stream.peek(16).startswith(_COMPRESSED):
+            stream.seek(0)
+            tar = tarfile.TarFile(fileobj=stream)
+            while (info := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]
+                if not 0 <= info.size <= status.st_size - info.offset_data:
+                    break
+                if not info.isreg() or _is_meta(info.name):
+                    continue
+                data = self._data_of(tar, info, path)
+                yield {"fname": info.name, "data": data, "__url__": source["url"], **local}
+            else:
+                yield from (None, _ENDED)
+        yield None
+
+    def _data_of(self, tar: tarfile.TarFile, info: tarfile.TarInfo, path: str) -> Any:
+        if info.type not in _PLAIN_TYPES or info.issparse():
+            extracted = tar.extractfile(info)
+            return None if extracted is None else extracted.read()
+        if info.size and info.name.lower().endswith(self._suffixes):
+            return Member(path, Range(info.offset_data, info.size))
+        file: Any = tar.fileobj
+        data = os.pread(file.fileno(), info.size, info.offset_data)
+        if len(data) < info.size:
+            raise OSError("the file is larger than one call reads, or was cut short")
+        return data
+
+
+_ENDED = {"__ended__": True}
+
+
+def _next_of(files: Iterator[Any]) -> Any:
+    """The next file; None: there is none, or it can't be read here."""
+    try:
+        return next(files)
+    except Exception:  # webdataset's own code will raise what is to be raised
+        return None
+
+
+def _is_meta(name: str) -> bool:
+    """Whether webdataset skips a file for its name, or that of its first folder."""
+    is_one = "/" not in name and name.startswith("__") and name.endswith("__")
+    return is_one or _META.match(name) is not None
+
+
+class Decode:
+    """In the place of webdataset's Decoder: decodes all fields of a sample but its image, in the
+    place of which it puts a Picture.
+
+    Args:
+        decoder: webdataset's.
+        fields: extensions of images, of which a sample's first one is used.
+    """
+
+    def __init__(self, decoder: Callable[[Any], Any], fields: Sequence[str]) -> None:
+        self._decoder = decoder
+        self._fields = fields
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        field = next((one for one in self._fields if one in sample), None)
+        if field is None:
+            decoded: dict[str, Any] = self._decoder(whole(sample))
+            return decoded
+        rest = {key: value for key, value in sample.items() if key != field}
+        try:
+            decoded = self._decoder(whole(rest))
+        except Exception:
+            # The image may be decoded before what fails here, and fail itself.
+            self._decoder(whole(sample))
+            raise
+        picture = Picture(sample, field)
+        return {key: picture if key == field else decoded[key] for key in sample}
+
+
+class Collect:
+    """In the place of webdataset's stage batched(): yields the samples of each batch in a list.
+
+    Args:
+        size: of a batch.
+        is_partial: the last one may be smaller.
+
+    Attributes:
+        begun: samples of the next list.
+        left: samples before the latest list, or the end, that are too few for a batch.
+        ahead: the sample behind the latest list, which webdataset makes before that.
+    """
+
+    def __init__(self, size: int, is_partial: bool) -> None:
+        self._size, self._is_partial = size, is_partial
+        self.begun: list[Any] = []
+        self.left: list[Any] = []
+        self.ahead: list[Any] = []
+
+    def __call__(self, samples: Iterable[Any]) -> Iterator[list[Any]]:
+        self.begun = []
+        for sample in samples:
+            if len(self.begun) == self._size:
+                batch, self.begun = self.begun, []
+                self.ahead.append(sample)
+                yield batch
+                self.ahead.clear()
+            self.begun.append(sample)
+        batch, self.begun = self.begun, []
+        if batch and (self._is_partial or len(batch) == self._size):
+            yield batch
+        else:
+            self.left += batch
+
+    def copy(self) -> Collect:
+        return Collect(self._size, self._is_partial)
+
+
+class Run(NamedTuple):
+    """A run of the pipeline.
+
+    Attributes:
+        samples: with Pictures; or lists of them, if it makes batches.
+        collect: the stage that makes these lists; else one that is not used.
+    """
+
+    samples: Iterator[Any]
+    collect: Collect
+
+
+def as_it_is(value: Any) -> Any:
+    """In the place of an image's transform."""
+    return value
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+class OwnSamples:
+    """Makes samples by the pipeline's own stages. ``self[picture]`` is the sample that holds it.
+
+    Args:
+        stages: from the decoder on, which change samples one by one.
+        arrangement: of the samples; None: ``self[picture]`` is a pair of the image and the rest of
+            the sample.
+    """
+
+    def __init__(self, stages: Sequence[Any], arrangement: Any = None) -> None:
+        self._stages = stages
+        self._arrangement = arrangement
+
+    def __getitem__(self, picture: Picture) -> Any:
+        samples: Any = iter([whole(picture.sample)])
+        for stage in self._stages:
+            samples = stage(samples)
+        sample = next(samples)
+        return sample if self._arrangement is None else _pair_of(self._arrangement, sample)
+
+
+class StreamItem(Item):
+    """A sample of a pipeline, which has no index. ``index`` is its Picture."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.index.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _pair_of(arrangement: Any, sample: Any) -> Any:
+    """The image of a sample and what find() returns beside it."""
+    return sample if arrangement == PAIR else taken_apart(arrangement, sample)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a pipeline.
+
+    Attributes:
+        shadows: those that read, order and decode samples, with an Expander and a Decode in the
+            place of webdataset's own.
+        chain: called with a function in the place of the image's transform, or None for the
+            transforms themselves: the stages from the decoder on, which change samples one by one.
+        reads, changes: as ``shadows``, for the samples of the first tar files, in their order:
+            those before the decoder, and the others.
+        is_image: whether a field is decoded as an image.
+        collects: the stage that yields lists of samples; None: the pipeline makes no batches.
+        collate: makes a batch of a list of samples, as webdataset does.
+    """
+
+    shadows: Sequence[Any]
+    chain: Callable[[Any], list[Any]]
+    reads: Sequence[Any]
+    changes: Sequence[Any]
+    is_image: Callable[[str], bool]
+    collects: Collect | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+
+
+class StreamSource(Source):
+    """The samples of a pipeline.
+
+    Args:
+        dataset: the DataPipeline.
+        stages: its stages.
+        read: its image's transforms.
+        arrangement: of the samples, a tuple.
+        stateful: classes of stages that hold a state, of which each worker process has a copy.
+
+    Attributes:
+        collates: the pipeline makes batches itself.
+    """
+
+    has_indices = False
+
+    def __init__(
+        self, dataset: Any, stages: Stages, read: TransformPlan, arrangement: Any,
+        stateful: tuple[type, ...],
+    ) -> None:
+        self.dataset = dataset
+        base = BaseDataset(
+            OwnSamples(stages.chain(None)), self.find, files.load_rgb, False, "transform",
+            read.plan, read.steps, arrangement=arrangement, makes_samples=True,
+            converts=read.converts,
+            with_transform=lambda transform, _: OwnSamples(stages.chain(transform), arrangement),
+        )
+        self.n_samples = 1  # it is not known
+        self.plan = read.plan
+        self.kind = type(dataset).__name__
+        self.arrangement = arrangement
+        self.gives_bytes = True
+        self.collates = stages.collects is not None
+        self._node = BaseNode(base, self.kind)
+        self._stages = stages
+        self._stateful = stateful
+        self._image = arrangement.index(IMAGE)
+        self._tried: list[Item] | None = None
+
+    def find(self, index: Any) -> Any:
+        raise TypeError(f"the samples of a {self.kind} have no indices")
+
+    @property
+    def size(self) -> str:
+        return "samples as they come"
+
+    def is_like(self, other: Source, in_any_format: bool = False) -> bool:
+        if not isinstance(other, StreamSource) or not self._has_plan_of(other, in_any_format):
+            return False
+        mine, theirs = self._identity(), other._identity()
+        return len(mine) == len(theirs) and all(map(operator.is_, mine, theirs))
+
+    def _identity(self) -> list[Any]:
+        steps = [one for step in self.base_datasets[0].steps for one in step.identity()]
+        return [self.dataset, *vars(self.dataset)["pipeline"], *steps]
+
+    def why_not(self, loader: Any, is_default: bool) -> list[str]:
+        options = loader._feedmill_options()
+        reasons = []
+        if not is_default:
+            reasons.append("a pipeline of webdataset needs torch's own collate_fn natively")
+        if self.collates and loader.batch_sampler is not None:
+            reasons.append(
+                "the pipeline makes batches, and so does the DataLoader: pass batch_size=None"
+            )
+        if loader.num_workers > 0:
+            reasons += self._why_not_workers(loader)
+        elif self.native_plan.is_random and self.collates:
+            reasons.append(
+                "without workers, the pipeline's batched() draws the random numbers of the next "
+                "batch's first sample from this process's generators; pass num_workers=1"
+            )
+        if self.native_plan.is_random and not loader._feedmill_draws_as_torch():
+            reasons.append(
+                "seed= and rng='feedmill' need samples with indices, which a pipeline of "
+                "webdataset does not have"
+            )
+        if options.native == "verify" or options.on_error != "raise" or options.device is not None:
+            reasons.append(
+                "native='verify', on_error= and device= are not supported for a pipeline of "
+                "webdataset"
+            )
+        if why := self._why_slow():
+            reasons.append(why)
+        changes_images = options.dtype or options.memory_format is not torch.contiguous_format
+        if self.collates and changes_images:
+            reasons.append(
+                "dtype= and memory_format= are not applied natively to batches that the pipeline "
+                "makes"
+            )
+        return reasons
+
+    def _why_slow(self) -> str:
+        """A reason if the other fields of the first sample take long to decode, which torch's
+        workers would do side by side."""
+        sample: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            sample = next(iter(self._pipeline(self._stages.reads)))
+        fields = [key for key in sample if not key.startswith("__")]
+        n_images = sum(map(self._stages.is_image, fields))
+        n_bytes = sum(len(sample[key]) for key in fields if type(sample[key]) is bytes)
+        if n_images <= 1 and n_bytes <= _MAX_OTHERS:
+            return ""
+        return (
+            f"the samples have other images, or large fields, beside their image "
+            f"({', '.join(fields)}), which one process would decode"
+        )
+
+    @staticmethod
+    def _why_not_workers(loader: Any) -> list[str]:
+        reasons = []
+        if loader.num_workers > 1 and not getattr(loader, "in_order", True):
+            reasons.append("with in_order=False the order of batches depends on timing")
+        if not is_forked(loader):
+            reasons.append("worker processes that are not forked may see another pipeline")
+        return reasons
+
+    # ---- samples ---------------------------------------------------------------------------------
+
+    def stages(self, of_worker: bool, earlier: Sequence[Any] = ()) -> list[Any]:
+        """The stages for run().
+
+        Args:
+            of_worker: copies, as a worker process has them.
+            earlier: what was returned for the worker's epoch before.
+        """
+        shadows = self._stages.shadows
+        if not of_worker:
+            return list(shadows)
+        before = earlier if len(earlier) == len(shadows) else shadows
+        return [
+            one if not isinstance(one, self._stateful)
+            else held if type(held) is type(one) and held is not one else copy.copy(one)
+            for one, held in zip(shadows, before)
+        ]
+
+    def run(self, stages: Sequence[Any]) -> Run:
+        """Begins to run the pipeline."""
+        if self._stages.collects is None:
+            return Run(iter(self._pipeline(stages)), Collect(1, True))
+        collect = self._stages.collects.copy()
+        return Run(iter(self._pipeline([*stages, collect])), collect)
+
+    def _pipeline(self, stages: Sequence[Any]) -> Any:
+        kind = next(one for one in type(self.dataset).__mro__ if one.__name__ == "DataPipeline")
+        pipeline: Any = object.__new__(kind)
+        vars(pipeline).update({**vars(self.dataset), "pipeline": list(stages)})
+        return pipeline
+
+    def item_of(self, sample: Any) -> Item:
+        """The item of a sample that run() yielded.
+
+        Raises:
+            RuntimeError: its parts are not those of the samples that the native path can load.
+        """
+        at = self._image
+        if type(sample) is not tuple or len(sample) != len(self.arrangement) or (
+            type(sample[at]) is not Picture
+        ):
+            raise RuntimeError(
+                "a sample of the pipeline has no image where others have it, which torch's path "
+                "only can load; use native='off'"
+            )
+        picture = sample[at]
+        rest = (*sample[:at], *sample[at + 1 :])
+        target = rest[0] if self.arrangement == PAIR else rest
+        data = picture.sample[picture.field]
+        path = ""
+        if type(data) is Member:
+            path, data = data
+        return StreamItem(0, path, data, target, self.base_datasets[0], picture)
+
+    def trial_numbers(self, n: int) -> Sequence[int]:
+        return range(n)
+
+    def item(self, index: Any) -> Item:
+        """One of the first samples of the first tar files, for a trial. Raises IndexError."""
+        if self._tried is None:
+            self._tried = []
+            stages = [*self._stages.reads, *self._stages.changes]
+            with contextlib.suppress(Exception):
+                for sample in islice(self._pipeline(stages), _N_TRIED):
+                    self._tried.append(self.item_of(sample))
+        found: Item = self._tried[index]
+        return found
+
+    def collated(self, images: torch.Tensor, targets: Sequence[Any]) -> Any:
+        """A batch as the pipeline and torch's default_convert() make it."""
+        rows = [self._row(target) for target in targets]
+        assert self._stages.collate is not None
+        batch = default_convert(self._stages.collate(rows))
+        batch[self._image] = images
+        return batch
+
+    def _row(self, target: Any) -> tuple[Any, ...]:
+        rest = (target,) if self.arrangement == PAIR else target
+        return (*rest[: self._image], None, *rest[self._image :])
+
