@@ -85,7 +85,8 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         n_threads=n_threads,
         prefetch_batches=depth,
         memory_budget=options.memory_budget,
-        seek_index=options.seek_index,
+        # Seek points are found again by a sample's index.
+        seek_index=options.seek_index if source.has_indices else 0,
         reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(options.cache),
