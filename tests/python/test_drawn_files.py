@@ -369,6 +369,16 @@ def test_other_numbers_are_left_to_torch(folders, number):  # noqa: F811
     assert "for _ in" in number or state == (random.getstate(), OWN.getstate())
 
 
+@pytest.mark.parametrize("number", [
+    "int(random.randint(0, 9))", "[random.randrange(4), random.randint(3, 3)][0]",
+    "self.labels[random.randint(0, 9)]",
+])
+def test_numbers_are_drawn_once(folders, number):  # noqa: F811
+    dataset = made_of(folders, HEAD.format(number))
+    assert len(read_own(dataset)._drawings) == number.count("random.")
+    compare(dataset)
+
+
 def test_the_head_of_these_is_understood(folders):  # noqa: F811
     assert read_own(made_of(folders, HEAD.format("random.randint(0, 3)"))).draws_files
 

@@ -246,8 +246,9 @@ class ItemEvaluator(FileEvaluator):
         if isinstance(node, ast.JoinedStr):
             return self._formatted(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            if type(text := self._value(node.left)) is str:
-                return self._by_percent(node, text)
+            if type(left := self._value(node.left)) is str:
+                return self._by_percent(node, left)
+            return self._computed_of(node, left, self._value(node.right))
         return super()._value(node)
 
     def _may_hold(self, value: Any) -> bool:
