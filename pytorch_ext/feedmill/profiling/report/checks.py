@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from feedmill.profiling.counting.records import STEADY
 from feedmill.profiling.report.capacity import LOOP, parts
 from feedmill.profiling.report.verdict import NO_STALL, ReportContext, cpus_of_others, main_cause
-from feedmill.profiling.report.wording import (
-    cpus,
-    fallback_causes,
-    n_images,
-    percent,
-    process_names,
-)
+from feedmill.profiling.report.wording import cpus, fallback_causes, percent, process_names
 
 if TYPE_CHECKING:
     from feedmill.profiling.report.stats import SlowSample, Stats
@@ -102,7 +96,7 @@ def pillow(stats: Stats, context: ReportContext) -> Problem | None:
         return None
     each_ms = stats.decode.fallback_ns / stats.decode.fallback_samples / 1e6
     return Problem(
-        f"{stats.decode.fallback_samples:,} of {n_images(stats):,} samples went through Pillow",
+        f"{stats.decode.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
         f"the native decoder does not support them ({fallback_causes(stats)}); {each_ms:.1f} ms "
         "each, one by one, while the training loop waits",
         "convert those files to standard JPEGs",

@@ -24,7 +24,6 @@ from feedmill.profiling.report.wording import (
     duration,
     fallback_causes,
     more_threads,
-    n_images,
     percent,
     process_names,
     threads,
@@ -415,7 +414,7 @@ def _python(stats: Stats) -> str:
     if 2 * stats.decode.fallback_ns > stats.waits.python_ns:
         each_ms = stats.decode.fallback_ns / max(1, stats.decode.fallback_samples) / 1e6
         return (
-            f"Pillow-bound: {stats.decode.fallback_samples:,} of {n_images(stats):,} samples went "
+            f"Pillow-bound: {stats.decode.fallback_samples:,} of {stats.samples:,} samples went "
             f"through Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); "
             "convert those files to standard JPEGs"
         )

@@ -68,11 +68,6 @@ def _short(command: str) -> str:
     return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]}..."
 
 
-def n_images(stats: Stats) -> int:
-    """Samples, or the files of these if they have several."""
-    return max(stats.samples, stats.decode.native_samples + stats.decode.fallback_samples)
-
-
 def fallback_causes(stats: Stats) -> str:
     """Why samples went through Pillow, such as "3 of an unsupported variant, 1 damaged"."""
     decode = stats.decode
