@@ -627,6 +627,13 @@ typedef struct fm_config {
      */
     const fm_transform *more_views;
     size_t n_more_views;
+    /*
+     * Each view is made from a file of its own, such as the two images of a pair: a sample is then
+     * given to fm_loader_submit() as n_more_views + 1 fm_samples with one index, in the order of
+     * the views, the first of which has the label. Files are read, decoded and rejected one by one.
+     * Only for batches that are submitted, so not with `source`. Default false.
+     */
+    bool views_have_files;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
     fm_raw_format raw;   /* for files of raw values; default: the files are images */
@@ -757,7 +764,8 @@ FM_API FM_CHECK_RESULT int fm_loader_stop(fm_loader *loader, fm_error *error);
 /*
  * Submits a batch of 1 to batch_size samples in an epoch started without an order. Paths are
  * copied, data is not (see fm_sample). Does not block: FM_AGAIN if prefetch_batches are pending.
- * Each use of the same index in an epoch has random parameters of its own.
+ * Each use of the same index in an epoch has random parameters of its own. n_samples counts
+ * fm_samples, of which one of the loader's samples takes several with fm_config.views_have_files.
  */
 FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *samples,
                                             size_t n_samples, fm_error *error);
@@ -883,11 +891,12 @@ FM_API bool fm_loader_converts(const fm_loader *loader);
  * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or calls it
  * with an error status: next() then drops the sample's batch and returns that status.
  * With several views `out` is the first view's place, and fm_loader_fallback_view() has the others.
+ * If these have files of their own, each rejected file is passed alone: `out` is its view's place.
  */
 typedef struct fm_fallback {
     int64_t index;
     uint32_t occurrence; /* earlier uses of this index in this epoch */
-    uint32_t position;   /* in its batch */
+    uint32_t position;   /* in its batch, of fm_samples */
     int cause;           /* FM_ERR_READ, FORMAT, KIND, DAMAGED or LIMIT */
     const char *path;    /* valid until fm_loader_fallback_done(); with data: a name, or empty */
     const void *data;    /* as submitted; NULL: the file at path */
@@ -935,7 +944,7 @@ FM_API FM_CHECK_RESULT int fm_loader_fallback_streams(fm_loader *loader, fm_stre
                                                       fm_error *error);
 
 /* After next() returned FM_FALLBACK: the place of a view of the sample, and its size. FM_ERR_STATE:
- * no fallback is pending. FM_ERR_ARGUMENT: there is no such view. */
+ * no fallback is pending. FM_ERR_ARGUMENT: there is no such view, or it is another file's. */
 FM_API FM_CHECK_RESULT int fm_loader_fallback_view(fm_loader *loader, size_t number, void **out,
                                                    size_t *out_bytes);
 

@@ -104,12 +104,12 @@ static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan, const f
 
 /* Memory of decode threads, of samples in flight and of counters per sample of the dataset. */
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan, const fm_views *views) {
-    const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size;
+    const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size * views->n_files;
     if (c->raw.body_bytes)
         return c->raw.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     if (!c->arrays.n)
         return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_views_scratch_bytes(views)) +
-               c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
+               c->n_samples * INDEX_BYTES * views->n_files + n_pending * TASK_BYTES;
     const uint64_t of_images = c->arrays.images ? SCRATCH_BYTES_PER_THREAD +
                                                       fm_rows_scratch_bytes(&c->transform) +
                                                       fm_pixels_scratch_bytes(plan)

@@ -192,7 +192,7 @@ static bool has_result(fm_loader *loader) {
     if (loader->queue.n == 0) return false;
     const fm_pending *const pending = fm_queue_at(&loader->queue, 0);
     const bool is_ready =
-        pending->buffer && (fm_has_streams(loader) ? fm_virtual_workers_is_ready(pending)
+        pending->buffer && (fm_has_streams(loader) ? fm_virtual_workers_is_ready(loader, pending)
                                                    : pending->buffer->state == FM_BUFFER_READY);
     if (!stage->calls) return is_ready;
     return stage->error.status || fm_device_stage_n_ahead(stage) > 0 ||
@@ -289,7 +289,8 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
     if (status || !out) return status ? status : FM_ERR_ARGUMENT;
     const fm_task *const task = loader->fallback;
     if (!task) return FM_ERR_STATE;
-    const fm_plan *const plan = &loader->plan;
+    const size_t view = fm_views_at(&loader->views, task->position).begin;
+    const fm_plan *const plan = loader->views.list[view].plan;
     *out = (fm_fallback){
         .index = task->index,
         .occurrence = task->occurrence,
@@ -300,7 +301,7 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
         .range_bytes = task->range_bytes,
         .data = task->is_cached ? NULL : task->data,
         .data_bytes = task->is_cached ? 0 : task->data_bytes,
-        .out = (uint8_t *)task->batch->buffer->memory + task->position * plan->sample_bytes,
+        .out = fm_view_out(&loader->views, view, task->batch->buffer->memory, task->position),
         .out_bytes = plan->sample_bytes,
         .dtype = plan->dtype,
         .layout = plan->layout,
@@ -314,10 +315,10 @@ int fm_loader_fallback_view(fm_loader *loader, size_t number, void **out, size_t
     if (status || !out || !out_bytes) return status ? status : FM_ERR_ARGUMENT;
     const fm_task *const task = loader->fallback;
     if (!task) return FM_ERR_STATE;
-    if (number >= loader->views.n) return FM_ERR_ARGUMENT;
-    const fm_view_place *const view = &loader->views.list[number];
-    *out_bytes = view->plan->sample_bytes;
-    *out = (uint8_t *)task->batch->buffer->memory + view->offset + task->position * *out_bytes;
+    const fm_view_range views = fm_views_at(&loader->views, task->position);
+    if (number < views.begin || number >= views.end) return FM_ERR_ARGUMENT;
+    *out_bytes = loader->views.list[number].plan->sample_bytes;
+    *out = fm_view_out(&loader->views, number, task->batch->buffer->memory, task->position);
     return FM_OK;
 }
 

@@ -75,16 +75,17 @@ static int open_input(fm_loader *loader, fm_error *error) {
         status = open_arrays(loader, error);
     } else {
         const bool has_views = loader->views.n > 1;
-        loader->processor = is_raw      ? &fm_process_raw
-                            : has_views ? &fm_process_views
-                                        : &fm_process_image;
+        const uint32_t n_files = loader->views.n_files;
+        loader->processor = is_raw                     ? &fm_process_raw
+                            : has_views && n_files < 2 ? &fm_process_views
+                                                       : &fm_process_image;
         loader->layout = (fm_batch_layout){
             .batch_bytes = loader->views.batch_bytes,
             .sample_bytes = has_views ? 0 : loader->plan.sample_bytes,
             .label_bytes = config->batch_size * sizeof(int64_t),
             .has_images = true, /* raw files are treated as images of one row */
         };
-        loader->queue.max_tasks = config->batch_size;
+        loader->queue.max_tasks = config->batch_size * n_files;
         if (is_raw) status = copy_header(loader, error);
     }
     if (status || !loader->plan.stream || !(is_raw || config->arrays.n)) return status;
@@ -107,7 +108,7 @@ static bool alloc_pending(fm_loader *loader, fm_pending *batch) {
         return batch->tasks && batch->indices && batch->rows && batch->occurrences;
     }
     batch->labels = fm_mem_zalloc(counter, batch_size, sizeof(int64_t));
-    batch->paths_bytes = (size_t)batch_size * PATH_BYTES_GUESS;
+    batch->paths_bytes = (size_t)loader->queue.max_tasks * PATH_BYTES_GUESS;
     batch->paths = fm_mem_alloc(counter, batch->paths_bytes, 1);
     return batch->tasks && batch->labels && batch->paths;
 }
@@ -120,7 +121,8 @@ static bool alloc_samples(fm_loader *loader) {
         if (!loader->epoch.occurrences) return false;
     }
     if (loader->rows.arrays) return true;
-    loader->file_bytes = fm_mem_zalloc(&loader->counter, n_samples, sizeof(uint32_t));
+    loader->file_bytes =
+        fm_mem_zalloc(&loader->counter, n_samples * loader->views.n_files, sizeof(uint32_t));
     return loader->file_bytes;
 }
 

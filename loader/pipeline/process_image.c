@@ -1,7 +1,8 @@
 /*
- * The processor for encoded images. Decoding and transforms are coupled only here: reads the
- * image's header, asks the plan which part of the image the transform needs, decodes only that
- * part, and transforms its rows block by block, straight into the sample's place in the batch.
+ * The processor for encoded images of which one view is made. Decoding and transforms are coupled
+ * only here: reads the image's header, asks the plan which part of the image the transform needs,
+ * decodes only that part, and transforms its rows block by block, straight into the image's place
+ * in the batch.
  */
 #define _GNU_SOURCE
 #include "decode/jpeg_restart.h"
@@ -43,7 +44,8 @@ int fm_process_image_begin(fm_worker *worker, fm_task *task, fm_image_info *info
     if (status) return status;
     fm_decoder_set_interval_skipping(decoder, task->is_verified, task->is_partial);
     if (worker->seek) {
-        fm_seek_index_get(worker->loader->seek_index, (uint64_t)task->index, worker->seek);
+        const uint64_t number = fm_file_number(worker->loader, task);
+        fm_seek_index_get(worker->loader->seek_index, number, worker->seek);
         fm_decoder_set_seek(decoder, worker->seek);
     }
     return fm_decoder_begin(decoder, bytes, n_bytes, info, error);
@@ -52,7 +54,8 @@ int fm_process_image_begin(fm_worker *worker, fm_task *task, fm_image_info *info
 void fm_process_image_end(fm_worker *worker, const fm_task *task) {
     fm_decoder_end(worker->decoder);
     if (!worker->seek) return;
-    fm_seek_index_put(worker->loader->seek_index, (uint64_t)task->index, worker->seek);
+    fm_seek_index_put(worker->loader->seek_index, fm_file_number(worker->loader, task),
+                      worker->seek);
     fm_counter_add(&worker->n_seeks, worker->seek->n_used > 0);
     /* The next image may not get so far. */
     worker->seek->is_changed = false;
@@ -82,13 +85,13 @@ static int open_tools(fm_worker *worker, fm_error *error) {
     fm_loader *const loader = worker->loader;
     const int status = fm_process_image_open_decoder(worker, error);
     return status ? status
-                  : fm_pixels_open(&worker->pixels, &loader->plan, &loader->counter, error);
+                  : fm_view_tools_open(&worker->views, &loader->views, &loader->counter, error);
 }
 
 /* Decodes and transforms block by block. */
-static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
+static int run_rows(fm_worker *worker, fm_pixels *pixels, fm_stage_timer *timer, fm_error *error) {
     uint8_t *rows[BLOCK_ROWS];
-    fm_resample *const resample = fm_pixels_resample(worker->pixels);
+    fm_resample *const resample = fm_pixels_resample(pixels);
     for (;;) {
         const int32_t n_rows = fm_resample_rows(resample, rows, BLOCK_ROWS);
         if (n_rows == 0) return FM_OK;
@@ -101,9 +104,13 @@ static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
     }
 }
 
-static int decode(fm_worker *worker, fm_task *task, uint8_t *out, fm_stage_timer *timer,
+static int decode(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
                   fm_error *error) {
-    const fm_draw_key key = fm_task_key(worker, task, 0);
+    const fm_views *const views = &worker->loader->views;
+    const size_t view = fm_views_at(views, task->position).begin;
+    uint8_t *const out = fm_view_out(views, view, memory, task->position);
+    fm_pixels *const pixels = fm_view_pixels(worker, view);
+    const fm_draw_key key = fm_task_key(worker, task, view);
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
@@ -112,26 +119,24 @@ static int decode(fm_worker *worker, fm_task *task, uint8_t *out, fm_stage_timer
     if (!status) status = fm_virtual_workers_check_size(worker->loader, task, &info, error);
     if (status) return status;
     int32_t divisor = fm_process_image_most_divisor(worker);
-    status =
-        fm_pixels_begin(worker->pixels, &key, info.width, info.height, &divisor, &needed, error);
+    status = fm_pixels_begin(pixels, &key, info.width, info.height, &divisor, &needed, error);
     fm_timer_end(timer, &timer->transform_ns);
     if (status) return status;
     if (divisor > 1) fm_decoder_set_divisor(worker->decoder, divisor);
     if (needed.width > 0 && needed.height > 0)
         status = fm_decoder_start(worker->decoder, &needed, &skip_px, &row_px, error);
     fm_timer_end(timer, &timer->decode_ns);
-    if (!status) status = fm_pixels_start(worker->pixels, skip_px, row_px, out, error);
+    if (!status) status = fm_pixels_start(pixels, skip_px, row_px, out, error);
     fm_timer_end(timer, &timer->transform_ns);
-    if (!status) status = run_rows(worker, timer, error);
-    if (!status) status = fm_pixels_finish(worker->pixels, error);
+    if (!status) status = run_rows(worker, pixels, timer, error);
+    if (!status) status = fm_pixels_finish(pixels, error);
     fm_timer_end(timer, &timer->transform_ns);
     return status;
 }
 
 static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
                    fm_error *error) {
-    uint8_t *const out = memory + task->position * worker->loader->layout.sample_bytes;
-    const int status = decode(worker, task, out, timer, error);
+    const int status = decode(worker, task, memory, timer, error);
     fm_process_image_end(worker, task);
     fm_timer_end(timer, &timer->decode_ns);
     return status;

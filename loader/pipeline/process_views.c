@@ -28,10 +28,6 @@ static int open_tools(fm_worker *worker, fm_error *error) {
                   : fm_view_tools_open(&worker->views, &loader->views, &loader->counter, error);
 }
 
-static fm_pixels *pixels_of(fm_worker *worker, size_t view) {
-    return worker->views.pixels[worker->loader->views.list[view].tools];
-}
-
 static int32_t lower(int32_t one, int32_t other) { return one < other ? one : other; }
 static int32_t higher(int32_t one, int32_t other) { return one > other ? one : other; }
 
@@ -58,8 +54,8 @@ static int locate_at(fm_worker *worker, const fm_task *task, const fm_image_info
     for (size_t i = 0; i < loader->views.n; i++) {
         const fm_draw_key key = fm_task_key(worker, task, i);
         fm_box needed;
-        const int status = fm_pixels_begin(pixels_of(worker, i), &key, info->width, info->height,
-                                           divisor, &needed, error);
+        const int status = fm_pixels_begin(fm_view_pixels(worker, i), &key, info->width,
+                                           info->height, divisor, &needed, error);
         if (status) return status;
         *box = both(box, &needed);
     }
@@ -128,11 +124,11 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     decoded image = {0};
     int status = decode(worker, task, &image, timer, error);
     for (size_t i = 0; !status && i < loader->views.n; i++) {
-        const fm_view_place *const view = &loader->views.list[i];
         const fm_draw_key key = fm_task_key(worker, task, i);
-        uint8_t *const out = memory + view->offset + task->position * view->plan->sample_bytes;
-        status = fm_pixels_part(pixels_of(worker, i), &key, image.info.width, image.info.height,
-                                image.divisor, &image.part, image.left, image.top, out, error);
+        uint8_t *const out = fm_view_out(&loader->views, i, memory, task->position);
+        status =
+            fm_pixels_part(fm_view_pixels(worker, i), &key, image.info.width, image.info.height,
+                           image.divisor, &image.part, image.left, image.top, out, error);
         if (!status && fm_is_cancelled(loader)) status = FM_ERR_CANCELLED;
     }
     fm_scratch_reset(&worker->views.scratch);

@@ -187,7 +187,8 @@ typedef struct fm_worker {
 
 /*
  * Makes the samples of one kind of dataset: encoded images (process_image.c; process_views.c for
- * several views of each), files of raw values (process_raw.c) or rows of arrays (process_rows.c).
+ * several views of one file), files of raw values (process_raw.c) or rows of arrays
+ * (process_rows.c).
  * process() runs on decode threads, without the lock. If it fails, *error holds the reason and the
  * task's samples are rejected.
  */
@@ -319,7 +320,8 @@ struct fm_loader {
     fm_task *fallback;  /* the rejected sample that next() handed to the caller; NULL: none */
     uint64_t fallback_since_ns;
 
-    /* Locked, [n_samples]: each file's size when it was last read; 0: unknown. NULL with arrays. */
+    /* Locked, [n_samples * views.n_files]: each file's size when it was last read; 0: unknown. NULL
+     * with arrays. */
     uint32_t *file_bytes;
 };
 
@@ -331,6 +333,17 @@ static inline void fm_loader_unlock(fm_loader *loader) { fm_ring_unlock(loader->
 static inline fm_pending *fm_queue_at(fm_queue *queue, uint32_t nth) {
     const uint32_t i = queue->head + nth; /* no division: this runs several times a sample */
     return &queue->entries[i < queue->capacity ? i : i - queue->capacity];
+}
+
+/* The number of a task's file among those of the dataset. */
+static inline uint64_t fm_file_number(const struct fm_loader *loader, const fm_task *task) {
+    const uint32_t n_files = loader->views.n_files;
+    return (uint64_t)task->index * n_files + task->position % n_files;
+}
+
+/* Locked. The size of a task's file when it was last read. */
+static inline uint32_t *fm_file_bytes_of(struct fm_loader *loader, const fm_task *task) {
+    return &loader->file_bytes[fm_file_number(loader, task)];
 }
 
 static inline bool fm_is_cancelled(const fm_loader *loader) {
@@ -351,6 +364,11 @@ static inline fm_draw_key fm_view_key(const fm_loader *loader, const fm_task *ta
                          loader->views.list[view].first_op,
                          NULL,
                          NULL};
+}
+
+/* What a decode thread makes a view with. */
+static inline fm_pixels *fm_view_pixels(const fm_worker *worker, size_t view) {
+    return worker->views.pixels[worker->loader->views.list[view].tools];
 }
 
 /* How the cache identifies a task's file. */

@@ -42,9 +42,11 @@ static int check_index(const fm_loader *loader, int64_t index, fm_error *error) 
 
 static int check_batch_size(const fm_loader *loader, const void *samples, size_t n,
                             fm_error *error) {
-    if (n > 0 && n <= loader->config.batch_size && samples) return FM_OK;
-    return fm_error_set(error, FM_ERR_ARGUMENT, "the batch has %zu samples; it must have 1 to %u",
-                        n, loader->config.batch_size);
+    const size_t n_files = loader->views.n_files, most = loader->config.batch_size * n_files;
+    if (n > 0 && n <= most && n % n_files == 0 && samples) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "the batch has %zu samples; it must have %zu to %zu, and %zu of each index",
+                        n, n_files, most, n_files);
 }
 
 /* Sets *path_bytes to the length of the sample's path, without the terminating 0. */
@@ -73,6 +75,17 @@ static size_t etag_bytes(const fm_sample *sample) {
     return sample->etag ? strlen(sample->etag) + 1 : 0;
 }
 
+/* The files of a sample have one index. */
+static int check_files(const fm_loader *loader, const fm_sample *samples, size_t number,
+                       fm_error *error) {
+    const int64_t index = samples[number].index;
+    const int64_t first = samples[number - number % loader->views.n_files].index;
+    if (index == first) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "the files of one sample have the indices %lld and %lld", (long long)first,
+                        (long long)index);
+}
+
 static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
                          size_t *path_bytes, fm_error *error) {
     *path_bytes = 0;
@@ -82,6 +95,7 @@ static int check_samples(const fm_loader *loader, const fm_sample *samples, size
     for (size_t i = 0; !status && i < n_samples; i++) {
         size_t n_bytes = 0;
         status = check_sample(loader, &samples[i], &n_bytes, error);
+        if (!status) status = check_files(loader, samples, i, error);
         if (!status) *path_bytes += n_bytes + 1 + etag_bytes(&samples[i]);
     }
     return status;
@@ -123,8 +137,9 @@ static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes
  * crop, which is drawn here, before the file is read. */
 static uint64_t partial_bytes(fm_loader *loader, const fm_task *task, const fm_sample *sample) {
     const fm_restart_index *const index = sample->rows;
+    const fm_view_range views = fm_views_at(&loader->views, task->position);
     int64_t bottom = 0;
-    for (size_t i = 0; i < loader->views.n; i++) {
+    for (size_t i = views.begin; i < views.end; i++) {
         const fm_plan *const plan = loader->views.list[i].plan;
         const fm_draw_key key = fm_has_streams(loader)
                                     ? fm_virtual_workers_key_ahead(loader, task, i)
@@ -190,7 +205,10 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
     char *path = batch->paths;
     fm_pending_begin(loader, batch);
     fm_virtual_workers_begin(loader, batch);
-    batch->n_tasks = batch->n_left = batch->n_samples = n_samples;
+    const uint32_t n_files = loader->views.n_files;
+    uint32_t *const occurrences = loader->epoch.occurrences;
+    batch->n_tasks = batch->n_left = n_samples;
+    batch->n_samples = n_samples / n_files;
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &batch->tasks[i];
         const char *const name = samples[i].path ? samples[i].path : "";
@@ -201,7 +219,8 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
         task->data = samples[i].data;
         task->data_bytes = samples[i].data_bytes;
         task->index = samples[i].index;
-        task->occurrence = loader->epoch.occurrences[task->index]++;
+        const bool is_last = i % n_files == n_files - 1; /* of its sample */
+        task->occurrence = is_last ? occurrences[task->index]++ : occurrences[task->index];
         task->read = (fm_read){.path = path,
                                .offset_bytes = samples[i].offset_bytes,
                                .etag = n_etag ? path + n_bytes : NULL,
@@ -210,7 +229,7 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
                                .user = task};
         set_range(loader, task, &samples[i]);
         if (!fm_has_streams(loader)) choose_bytes(loader, task, &samples[i]);
-        batch->labels[i] = samples[i].label;
+        if (i % n_files == 0) batch->labels[i / n_files] = samples[i].label;
         path += n_bytes + n_etag;
     }
 }
@@ -244,7 +263,7 @@ void fm_submit_on_read(void *user, fm_read *read) {
     fm_loader_lock(loader);
     loader->queue.n_reading--;
     if (!read->error && !read->range_bytes)
-        loader->file_bytes[task->index] =
+        *fm_file_bytes_of(loader, task) =
             read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
     /* Checks the flag rather than the error ECANCELED, which a file system may also return. The
      * reader cancels only while the flag is set. */
@@ -267,7 +286,7 @@ static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
         return;
     }
     loader->records.sums.cache_misses += loader->config.cache != NULL;
-    if (!task->read.range_bytes) task->read.expected_bytes = loader->file_bytes[task->index];
+    if (!task->read.range_bytes) task->read.expected_bytes = *fm_file_bytes_of(loader, task);
     loader->queue.n_reading++;
     **end = &task->read;
     *end = &task->read.next;

@@ -8,6 +8,10 @@
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static int check(const fm_config *config, fm_error *error) {
+    if (config->views_have_files && (!config->n_more_views || config->source.locate))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "views_have_files is for several views and batches that are submitted, "
+                            "without a source");
     if (!config->n_more_views) return FM_OK;
     if (config->n_more_views >= FM_MAX_VIEWS || !config->more_views)
         return fm_error_set(
@@ -51,6 +55,7 @@ int fm_views_open(fm_views *out, const fm_config *config, const fm_plan *first,
     if (!status) status = make_plans(out, config, first, counter, error);
     if (status) return status;
     out->n = 1 + config->n_more_views;
+    out->n_files = config->views_have_files ? (uint32_t)out->n : 1;
     size_t n_ops = 0;
     for (size_t i = 0; i < out->n; i++) {
         const fm_plan *const plan = i ? &out->more[i - 1] : first;

@@ -33,7 +33,8 @@ int fm_virtual_workers_check(const fm_loader *loader, const fm_epoch *epoch, fm_
 }
 
 static bool reserve_copies(fm_loader *loader) {
-    const size_t n = (loader->config.batch_size + FM_SAMPLES_PER_COPY - 1) / FM_SAMPLES_PER_COPY;
+    const size_t n_drawn = (size_t)loader->config.batch_size * loader->views.n_files;
+    const size_t n = (n_drawn + FM_SAMPLES_PER_COPY - 1) / FM_SAMPLES_PER_COPY;
     for (uint32_t i = 0; i < loader->queue.capacity; i++) {
         fm_pending *const batch = &loader->queue.entries[i];
         if (!batch->copies) batch->copies = fm_mem_alloc(&loader->counter, n, sizeof(fm_streams));
@@ -103,8 +104,13 @@ static int draw_view(const fm_loader *loader, size_t view, fm_streams *streams, 
     return fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, draws, error);
 }
 
-static size_t n_views_of(const fm_loader *loader) {
-    return loader->rows.arrays ? 1 : loader->views.n;
+static fm_view_range views_at(const fm_loader *loader, uint32_t position) {
+    return loader->rows.arrays ? (fm_view_range){0, 1} : fm_views_at(&loader->views, position);
+}
+
+/* What a batch is drawn for in turn: its samples, or the files of each. */
+static uint32_t n_to_draw(const fm_loader *loader, const fm_pending *batch) {
+    return loader->rows.arrays ? batch->n_samples : batch->n_tasks;
 }
 
 /* The streams before a view of a sample was drawn. `draws` is scratch. */
@@ -113,10 +119,11 @@ static void replay(const fm_loader *loader, const fm_pending *batch, uint32_t po
     const uint32_t first = position / FM_SAMPLES_PER_COPY * FM_SAMPLES_PER_COPY;
     *streams = batch->copies[position / FM_SAMPLES_PER_COPY];
     for (uint32_t i = first; i <= position; i++) {
-        const size_t n_views = i < position ? n_views_of(loader) : view;
+        const fm_view_range views = views_at(loader, i);
+        const size_t end = i < position ? views.end : view;
         int32_t width, height;
         size_of(loader, batch, i, &width, &height);
-        for (size_t k = 0; k < n_views; k++) {
+        for (size_t k = views.begin; k < end; k++) {
             const int drawn = draw_view(loader, k, streams, width, height, draws, NULL);
             (void)drawn; /* it succeeded before */
         }
@@ -157,14 +164,15 @@ static int draw_sample(fm_loader *loader, fm_virtual_worker *worker, fm_pending 
     int32_t width, height;
     size_of(loader, batch, position, &width, &height);
     all->scratch = worker->now;
-    for (size_t view = 0; view < n_views_of(loader); view++) {
+    const fm_view_range views = views_at(loader, position);
+    for (size_t view = views.begin; view < views.end; view++) {
         const int status = draw_view(loader, view, &all->scratch, width, height, all->draws, error);
         if (status) return status;
     }
     if (position % FM_SAMPLES_PER_COPY == 0)
         batch->copies[position / FM_SAMPLES_PER_COPY] = worker->now;
     worker->now = all->scratch;
-    if (++batch->n_drawn == batch->n_samples) batch->after = worker->now;
+    if (++batch->n_drawn == n_to_draw(loader, batch)) batch->after = worker->now;
     return FM_OK;
 }
 
@@ -180,7 +188,7 @@ static void hold(fm_loader *loader, fm_pending *batch, fm_task *task) {
 static void note_drawn(fm_loader *loader, fm_pending *batch, fm_task *task) {
     const bool is_drawn = batch->n_drawn == task->position + task->n_samples;
     if (is_drawn && task->has_bytes && !task->is_finished) fm_schedule_decodable(loader, task);
-    if (batch->n_drawn < batch->n_samples || batch->n_left > 0) return;
+    if (batch->n_drawn < n_to_draw(loader, batch) || batch->n_left > 0) return;
     /* The last samples of the batch could not be read, and were drawn for after that. */
     pthread_cond_signal(&loader->ring->ready);
     fm_device_stage_wake(&loader->device);
@@ -207,7 +215,7 @@ static bool advance_batch(fm_loader *loader, fm_virtual_worker *worker, fm_pendi
     if (batch->waits && worker->n_given == 0) return false;
     if (batch->waits) worker->n_given--;
     batch->waits = false;
-    while (batch->n_drawn < batch->n_samples) {
+    while (batch->n_drawn < n_to_draw(loader, batch)) {
         fm_task *const task = task_at(loader, batch, batch->n_drawn);
         fm_error error;
         int32_t width, height;
@@ -235,7 +243,7 @@ void fm_virtual_workers_advance(fm_loader *loader, uint32_t number) {
     if (fm_is_cancelled(loader)) return;
     for (uint32_t i = 0; i < queue->n; i++) {
         fm_pending *const batch = fm_queue_at(queue, i);
-        if (batch->virtual_worker != number || batch->n_drawn == batch->n_samples) continue;
+        if (batch->virtual_worker != number || batch->n_drawn == n_to_draw(loader, batch)) continue;
         if (!advance_batch(loader, &loader->virtual.list[number], batch)) return;
     }
 }
@@ -244,9 +252,10 @@ void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task) {
     if (fm_has_streams(loader)) fm_virtual_workers_advance(loader, task->batch->virtual_worker);
 }
 
-bool fm_virtual_workers_is_ready(const fm_pending *batch) {
+bool fm_virtual_workers_is_ready(const fm_loader *loader, const fm_pending *batch) {
     if (!batch->held)
-        return batch->n_drawn == batch->n_samples && batch->buffer->state == FM_BUFFER_READY;
+        return batch->n_drawn == n_to_draw(loader, batch) &&
+               batch->buffer->state == FM_BUFFER_READY;
     for (const fm_task *task = batch->tasks; task < batch->held; task++)
         if (!task->is_finished) return false;
     return true;
@@ -288,7 +297,7 @@ int fm_loader_streams(const fm_loader *loader, uint32_t worker, fm_streams *out,
 static bool is_between(fm_loader *loader, uint32_t worker) {
     for (uint32_t i = 0; i < loader->queue.n; i++) {
         const fm_pending *const batch = fm_queue_at(&loader->queue, i);
-        if (batch->virtual_worker == worker && batch->n_drawn < batch->n_samples)
+        if (batch->virtual_worker == worker && batch->n_drawn < n_to_draw(loader, batch))
             return batch->waits;
     }
     return true;
@@ -358,6 +367,9 @@ int fm_loader_fallback_draws(fm_loader *loader, size_t view, int32_t width, int3
     fm_task *const task = loader->fallback;
     if (!task || !fm_has_streams(loader))
         return fm_error_set(error, FM_ERR_STATE, "no fallback is pending that has streams");
+    const fm_view_range views = fm_views_at(&loader->views, task->position);
+    if (view < views.begin || view >= views.end)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "view %zu is made from another file", view);
     fm_loader_lock(loader);
     if (task->batch->held == task) status = draw_held(loader, task, width, height, error);
     if (!status && (task->width != width || task->height != height))

@@ -59,7 +59,7 @@ void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task);
  * sample that holds up its virtual worker waits for the samples before it, of which one may turn
  * out to be damaged: torch's worker would not get as far as the one that is held.
  */
-bool fm_virtual_workers_is_ready(const fm_pending *batch);
+bool fm_virtual_workers_is_ready(const fm_loader *loader, const fm_pending *batch);
 
 /* Locked. Draws for all samples of a virtual worker whose turn has come, and makes them decodable.
  */

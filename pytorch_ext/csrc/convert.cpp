@@ -355,7 +355,7 @@ struct Arguments {
     PyObject *device = nullptr, *views = nullptr, *remote = nullptr, *read = nullptr;
     PyObject *disk_cache = nullptr, *float_resize = nullptr, *seek_index = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
-    int resize_order = 0, scaled = 0;
+    int resize_order = 0, scaled = 0, have_files = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
 
     bool parse(PyObject *args, PyObject *kwargs, fm_config &config);
@@ -394,17 +394,19 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "disk_cache",
                                         "float_resize",
                                         "seek_index",
+                                        "views_have_files",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOOO", const_cast<char **>(names), &ops,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOpOOIOOOp", const_cast<char **>(names), &ops,
             &dtype, &n_samples, &config.batch_size, &value_table, &resize_order, &layout,
             &config.n_threads, &config.prefetch_batches, &budget, &read_ahead, &reader,
             &config.read_depth, &max_file, &max_pixels, &config.sample_records, &alloc, &cache,
             &arrays, &image, &owners, &raw, &device, &config.rejected_formats, &views, &scaled,
             &remote, &read, &config.custom_reader.n_threads, &disk_cache, &float_resize,
-            &seek_index))
+            &seek_index, &have_files))
         return false;
     config.decodes_scaled = scaled != 0;
+    config.views_have_files = have_files != 0;
     // A format string can't require keyword-only arguments.
     if (ops && dtype) return true;
     PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");

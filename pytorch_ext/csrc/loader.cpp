@@ -166,6 +166,12 @@ PyObject *loader_start(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
+// Most fm_samples in a batch.
+size_t most_samples(const Config &given) {
+    const fm_config &config = given.config;
+    return config.batch_size * (config.views_have_files ? given.views.size() + 1 : 1);
+}
+
 PyObject *loader_submit(PyObject *self, PyObject *args, PyObject *kwargs) {
     static const char *const names[] = {"indices", "paths", "data", "labels", nullptr};
     LoaderState *const state = state_of(self);
@@ -175,7 +181,7 @@ PyObject *loader_submit(PyObject *self, PyObject *args, PyObject *kwargs) {
     if (!call ||
         !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", const_cast<char **>(names), &indices,
                                      &paths, &data, &labels) ||
-        !batch.fill(indices, paths, data, labels, state->config.config.batch_size,
+        !batch.fill(indices, paths, data, labels, most_samples(state->config),
                     state->config.remote.get()))
         return nullptr;
     // Reserved before the native loader gets the batch: after that nothing may fail here.
@@ -341,7 +347,7 @@ PyObject *loader_wait(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
-// The places of a rejected sample's views in the batch.
+// The places of a rejected sample's views in the batch: all, or the one of a rejected file.
 struct Place {
     void *out = nullptr;
     size_t n_bytes = 0;
@@ -349,6 +355,7 @@ struct Place {
 
 std::vector<Place> places_of(const LoaderState &state, const fm_fallback &fallback) {
     std::vector<Place> places{{fallback.out, fallback.out_bytes}};
+    if (state.config.config.views_have_files) return places;
     for (size_t i = 1; i < fm_loader_n_views(state.handle); i++) {
         Place place;
         if (fm_loader_fallback_view(state.handle, i, &place.out, &place.n_bytes)) break;

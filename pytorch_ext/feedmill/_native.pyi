@@ -460,6 +460,9 @@ class Loader:
         float_resize: FloatResize | None = None,
         # fm_config.seek_index_bytes or seek_index_path; None: the default
         seek_index: int | str | PathLike[str] | None = None,
+        # Each view is made from a file of its own: submit() is given as many files for each sample
+        # as there are views, with the sample's index.
+        views_have_files: bool = False,
     ) -> Self: ...
     def start(
         self,
@@ -541,7 +544,8 @@ class Loader:
 
         path is the sample's name, or "", if the image was passed to submit() as bytes. out is a new
         object of zeros for the sample: 3 * height * width values in the loader's dtype and layout,
-        or in uint8 and NHWC if `converts`; of several views one after the other."""
+        or in uint8 and NHWC if `converts`; of several views one after the other. If views have
+        files of their own, position counts files, and out is the view of the rejected one."""
     def fallback_done(self, ok: bool) -> None:
         """Completes a fallback. True: the sample is the content of the latest fallback()'s out;
         ValueError if its size was changed. False drops the batch: the following next() returns its

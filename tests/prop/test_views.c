@@ -347,6 +347,158 @@ static void one_view_is_a_view(void **state) {
     fm_loader_close(&loader);
 }
 
+/* ---- views of files of their own ------------------------------------------------------------- */
+
+#define N_SUBMITTED 23
+
+/* Submits batches of samples whose index is drawn twice at times, each with n_files files, and
+ * copies their views to out[]. */
+static void run_submitted(const fm_config *config, size_t n_files, const fm_streams *streams,
+                          uint8_t *const *out, const size_t *sample_bytes) {
+    fm_loader *loader = test_loader_open(config);
+    fm_error error;
+    const fm_epoch epoch = {.seed = 9, .number = 4, .streams = streams, .n_streams = !!streams};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    for (size_t n = 0; n < N_SUBMITTED;) {
+        fm_sample samples[3 * 8];
+        char paths[8][128];
+        size_t n_batch = 0;
+        for (; n_batch < config->batch_size && n + n_batch < N_SUBMITTED; n_batch++) {
+            const int64_t index = (int64_t)(n + n_batch) * 7 % 10;
+            snprintf(paths[n_batch], sizeof(*paths), "%s/%04d.jpg", images.dir, (int)index);
+            for (size_t file = 0; file < n_files; file++)
+                samples[n_batch * n_files + file] =
+                    (fm_sample){.index = index, .path = paths[n_batch], .label = file ? 5 : 77};
+        }
+        assert_int_equal(fm_loader_submit(loader, samples, n_batch * n_files, &error), FM_OK);
+        fm_batch batch;
+        const int status = fm_loader_next(loader, -1, &batch, &error);
+        if (status) fail_msg("next: %d %s", status, status < 0 ? error.message : "");
+        assert_int_equal(batch.n, n_batch);
+        for (size_t v = 0; v < fm_loader_n_views(loader); v++) {
+            fm_view view;
+            assert_int_equal(fm_loader_view(loader, v, &view), FM_OK);
+            memcpy(out[v] + n * sample_bytes[v], (uint8_t *)batch.images + view.offset,
+                   n_batch * sample_bytes[v]);
+        }
+        for (size_t i = 0; i < n_batch; i++) assert_int_equal(batch.labels[i], 77);
+        fm_batch_release(&batch);
+        n += n_batch;
+    }
+    fm_stats stats;
+    fm_loader_stats(loader, &stats);
+    assert_int_equal(stats.samples, N_SUBMITTED);
+    assert_int_equal(stats.native_samples, N_SUBMITTED * n_files);
+    assert_int_equal(stats.read_files, N_SUBMITTED * n_files);
+    fm_loader_close(&loader);
+}
+
+/* If the files of a sample are the same file, its views are those of one decode. */
+static void views_may_have_files_of_their_own(void **state) {
+    (void)state;
+    const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
+                                  transform_of(crop_ops, 2, FM_UINT8),
+                                  transform_of(eval_ops, 2, FM_UINT8)};
+    const size_t sample_bytes[] = {3 * 24 * 32, 3 * 20 * 28, 3 * 16 * 48};
+    fm_streams streams = {.torch.next = FM_MT19937_N, .python.next = FM_MT19937_N,
+                          .numpy.next = FM_MT19937_N};
+    for (uint32_t i = 0; i < FM_MT19937_N; i++)
+        streams.torch.words[i] = streams.python.words[i] = 2654435761u * (i + 1);
+    for (uint32_t batch_size = 1; batch_size <= 8; batch_size += 7)
+        for (int has_streams = 0; has_streams < 2; has_streams++) {
+            uint8_t *made[2][3];
+            for (int v = 0; v < 6; v++) made[v / 3][v % 3] = calloc(1, MOST_BYTES);
+            fm_config config = config_of((fm_source){0}, views, 3);
+            config.batch_size = batch_size;
+            run_submitted(&config, 1, has_streams ? &streams : NULL, made[0], sample_bytes);
+            config.views_have_files = true;
+            run_submitted(&config, 3, has_streams ? &streams : NULL, made[1], sample_bytes);
+            for (int v = 0; v < 3; v++) {
+                assert_memory_equal(made[0][v], made[1][v], N_SUBMITTED * sample_bytes[v]);
+                free(made[0][v]);
+                free(made[1][v]);
+            }
+        }
+}
+
+/* The caller fills in the view of a file that can't be decoded, and that one only. */
+static void each_rejected_file_has_the_place_of_its_view(void **state) {
+    (void)state;
+    const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
+                                  transform_of(crop_ops, 2, FM_UINT8)};
+    fm_config config = config_of((fm_source){0}, views, 2);
+    config.fallback = config.views_have_files = true;
+    fm_loader *loader = test_loader_open(&config);
+    fm_error error;
+    const fm_epoch epoch = {.seed = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    char good[128];
+    snprintf(good, sizeof(good), "%s/0000.jpg", images.dir);
+    const fm_sample bad = {.index = 1, .data = "no image", .data_bytes = 8};
+    const fm_sample samples[] = {{.index = 0, .path = good}, {.index = 0, .path = good},
+                                 {.index = 1, .path = good}, bad,
+                                 bad,                        {.index = 1, .path = good}};
+    assert_int_equal(fm_loader_submit(loader, samples, 6, &error), FM_OK);
+    fm_batch batch;
+    for (uint32_t position = 3; position < 5; position++) {
+        assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_FALLBACK);
+        fm_fallback fallback;
+        assert_int_equal(fm_loader_fallback(loader, &fallback), FM_OK);
+        const size_t v = position % 2;
+        assert_int_equal(fallback.position, position);
+        assert_int_equal(fallback.occurrence, position == 4);
+        assert_int_equal(fallback.out_bytes, bytes_of(loader, v, 1));
+        void *out;
+        size_t n_bytes;
+        assert_int_equal(fm_loader_fallback_view(loader, v, &out, &n_bytes), FM_OK);
+        assert_true(out == fallback.out && n_bytes == fallback.out_bytes);
+        assert_int_equal(fm_loader_fallback_view(loader, 1 - v, &out, &n_bytes), FM_ERR_ARGUMENT);
+        memset(fallback.out, 100 + (int)v, n_bytes);
+        assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_OK);
+    }
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
+    for (size_t v = 0; v < 2; v++) {
+        fm_view view;
+        assert_int_equal(fm_loader_view(loader, v, &view), FM_OK);
+        const size_t bytes = bytes_of(loader, v, 1), number = v ? 1 : 2;
+        const uint8_t *const made = (uint8_t *)batch.images + view.offset + number * bytes;
+        for (size_t i = 0; i < bytes; i++) assert_int_equal(made[i], 100 + v);
+    }
+    fm_batch_release(&batch);
+    fm_loader_close(&loader);
+}
+
+static void wrong_files_are_refused(void **state) {
+    (void)state;
+    const fm_transform views[] = {transform_of(crop_ops, 2, FM_UINT8),
+                                  transform_of(crop_ops, 2, FM_UINT8)};
+    fm_config config = config_of(fm_folder_source(folder), views, 2);
+    config.views_have_files = true;
+    refuse(&config, FM_ERR_ARGUMENT, "without a source");
+    config = config_of((fm_source){0}, views, 1);
+    config.views_have_files = true;
+    refuse(&config, FM_ERR_ARGUMENT, "several views");
+    config = config_of((fm_source){0}, views, 2);
+    config.views_have_files = true;
+    config.batch_size = 2;
+    fm_loader *loader = test_loader_open(&config);
+    fm_error error;
+    const fm_epoch epoch = {.seed = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    fm_sample samples[6];
+    for (int i = 0; i < 6; i++) samples[i] = (fm_sample){.index = i / 2, .path = "missing"};
+    const size_t wrong[] = {0, 1, 3, 5, 6};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(fm_loader_submit(loader, samples, wrong[i], &error), FM_ERR_ARGUMENT);
+        assert_non_null(strstr(error.message, "2 of each index"));
+    }
+    samples[3].index = 2;
+    assert_int_equal(fm_loader_submit(loader, samples, 4, &error), FM_ERR_ARGUMENT);
+    assert_non_null(strstr(error.message, "the indices 1 and 2"));
+    assert_int_equal(fm_loader_n_pending(loader), 0);
+    fm_loader_close(&loader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_view_is_that_of_its_own_loader),
@@ -356,6 +508,9 @@ int main(void) {
         cmocka_unit_test(too_large_parts_are_rejected),
         cmocka_unit_test(wrong_views_are_refused),
         cmocka_unit_test(one_view_is_a_view),
+        cmocka_unit_test(views_may_have_files_of_their_own),
+        cmocka_unit_test(each_rejected_file_has_the_place_of_its_view),
+        cmocka_unit_test(wrong_files_are_refused),
     };
     return cmocka_run_group_tests_name("views", tests, set_up, tear_down);
 }

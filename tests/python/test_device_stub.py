@@ -48,6 +48,28 @@ for options in ({}, {"dtype": torch.bfloat16}, {"memory_format": torch.channels_
 check_end()
 """
 
+FILES = """
+from test_several_files import Pix2Pix
+dataset = Pix2Pix.__new__(Pix2Pix)
+dataset.files_A = [path for path, _ in helpers.numbered_folder(folder).samples]
+dataset.files_B = dataset.files_A[:15]
+dataset.first, dataset.second = (helpers.compose(T.RandomCrop(8), *TO_FLOAT) for _ in range(2))
+options = {"batch_size": 8, "seed": 3}
+wanted = [[gpu.sum(batch[name]) for name in "AB"]
+          for batch in helpers.native_loader(dataset, **options)]
+loader, got = helpers.native_loader(dataset, device="cuda", **options), []
+for batch in loader:
+    gpu.spin(300_000)
+    got.append([gpu.consume(batch[name]) for name in "AB"])
+    assert batch["A_paths"] == dataset.files_A[8 * len(got) - 8 : 8 * len(got)]
+    del batch
+gpu.finish()
+assert [[one.value for one in sums] for sums in got] == wanted
+assert loader.stats().gpu.h2d_batches == 5
+del loader
+check_end()
+"""
+
 ARRAYS = """
 import numpy as np
 from feedmill.data import NpyFolder
@@ -167,5 +189,5 @@ def plug_in():
 
 @pytest.mark.slow
 def test_device_on_the_stub_runtime(plug_in, small_images):
-    script = SETUP + SAME_BATCHES + VIEWS + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
-    assert helpers.run_script(script, small_images, env=plug_in) == 6 * "fine\n"
+    script = SETUP + SAME_BATCHES + VIEWS + FILES + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
+    assert helpers.run_script(script, small_images, env=plug_in) == 7 * "fine\n"

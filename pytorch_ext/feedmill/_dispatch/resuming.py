@@ -208,7 +208,7 @@ def _sample_fingerprint(source: Source, index: int) -> str:
         item = source.item(index)
     except Exception:
         return ""
-    path = "/".join(str(item.path).split("/")[-2:])
+    path = " ".join("/".join(str(one.path).split("/")[-2:]) for one in item.files())
     part = item.data if isinstance(item.data, tuple) else ""
     return f"{path} {part} {item.target!r}"
 

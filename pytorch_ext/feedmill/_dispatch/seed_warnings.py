@@ -63,7 +63,10 @@ def mostly_by_pillow(loader: Any) -> str:
     that happens to half of the samples.
     """
     latest = loader._feedmill.latest_epoch()
-    n_samples, n_pillow = (latest.get(name, 0) for name in ("samples", "fallback_samples"))
+    n_delivered, n_native, n_pillow = (
+        latest.get(name, 0) for name in ("samples", "native_samples", "fallback_samples")
+    )
+    n_samples = max(n_delivered, n_native + n_pillow)  # or the files of these, if they have several
     if loader.num_workers < 2 or n_samples < _LEAST_SAMPLES or 2 * n_pillow < n_samples:
         return ""
     return (

@@ -3,6 +3,7 @@ DataLoader."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import size_of, transformed
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import image_of, is_same
+from feedmill.planner.drawn_lookups import looking_up_with
 from feedmill.planner.formats import as_planned
 from feedmill.planner.plan import TENSOR, Plan
 from feedmill.planner.random_states import States, seeded_states, streams_of
@@ -112,8 +114,12 @@ class _Unreachable(Exception):
 def _try(handle: Any, source: Source, number: int) -> list[str]:
     """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. Returns an
     empty list if the sample can't be made, whose error is raised at its turn."""
+    before = seeded_states(_SEED + number)
+    generator = random.Random()
+    generator.setstate(before[1])
     try:
-        item = source.item(number)
+        with looking_up_with(generator):
+            item = source.item(number)
     except Exception:
         return []
     try:
@@ -126,22 +132,22 @@ def _try(handle: Any, source: Source, number: int) -> list[str]:
         return []
     except Exception:
         return []
-    before = seeded_states(_SEED + number)
     try:
         with drawing_from(before) as held:
             sample = item.own_sample()
     except Exception:
         return []
-    return [_difference(handle, item, image, sample, before, held.states)]
+    looked_up = before[0], generator.getstate(), before[2]
+    return [_difference(handle, item, image, sample, looked_up, held.states)]
 
 
 def _difference(
     handle: Any, item: Item, image: Any, sample: Any, before: States, after: States
 ) -> str:
     streams = streams_of(before)
-    width, height = size_of(image)
     views: list[Sequence[Any]] = []
     for view in range(max(1, len(item.base_dataset.views))):
+        width, height = size_of(image[view] if item.paths else image)
         draws, behind = handle.draws_torch(streams, width, height, view)
         views.append(with_pixels(handle, draws, streams, width, height, view))
         streams = behind

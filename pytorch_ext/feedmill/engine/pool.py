@@ -74,6 +74,7 @@ def open_native(config: Config) -> Any:
             (one.ops, one.value_table, one.resize_order, one.float_resize)
             for one in plan.more_views
         ],
+        views_have_files=plan.views_have_files,
     )
 
 

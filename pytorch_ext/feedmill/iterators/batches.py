@@ -26,6 +26,7 @@ class Batch:
         number: counts the batches of this iterator, from 0.
         turn: counts them from the epoch's begin, also if the iterator goes on at a saved position.
             Decides which of torch's workers would make the batch.
+        indices: from the sampler, if the samples may have to be looked up again.
         items: its samples, up to the first index that the dataset rejects.
         fail: raises the error of that index; None: no index was rejected. It must not refer to the
             iterator: that cycle would keep it alive until the garbage collector runs.
@@ -48,10 +49,9 @@ class Batch:
     """
 
     __slots__ = (
-        "data", "done", "error", "fail", "items", "labels", "last_part", "n_bad", "n_parts",
-        "n_submitted",
-        "number", "occurrences", "owners", "parts", "ready_ns", "replaced", "skipped",
-        "turn",
+        "data", "done", "error", "fail", "indices", "items", "labels", "last_part", "n_bad",
+        "n_parts", "n_submitted", "number", "occurrences", "owners", "parts", "ready_ns",
+        "replaced", "skipped", "turn",
     )
 
     def __init__(self, number: int, n_before: int = 0) -> None:
@@ -61,6 +61,7 @@ class Batch:
         self.data: Any = NOTHING
         self.ready_ns = 0
         self.last_part = -1
+        self.indices: Any = None
         self.items: Sequence[Item] = []
         self.fail: Callable[[], Any] | None = None
         self.error: Any = None
@@ -179,6 +180,10 @@ def submit_items(
         labels: targets to copy to the device; None: none.
     """
     is_accepted: bool
+    if not isinstance(items, Rows) and items and items[0].paths:
+        if labels is not None:
+            labels = [one for item, one in zip(items, labels) for _ in item.paths]
+        items = [one for item in items for one in item.files()]
     if isinstance(items, Rows):
         is_accepted = handle.submit_rows(items.indices, items.rows)
         return is_accepted

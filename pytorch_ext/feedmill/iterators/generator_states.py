@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from feedmill.planner.random_states import States, streams_of, with_streams
+from feedmill.planner.drawn_lookups import looking_up_with
+from feedmill.planner.random_states import States, streams_of, with_python, with_streams
 
 # States, and the fm_streams with which they go on, if there is one.
 State = tuple[States, bytes | None]
@@ -48,11 +51,38 @@ class VirtualWorkers:
         self.lost = self.unknown = ""
         self.seeded: list[States] | None = None
         self.saved: dict[int, tuple[State, dict[str, Any]]] = {}
+        # If samples are looked up by random numbers: of each worker the batch that was looked up
+        # last, and the states of Python's generator before it and behind it; and those behind the
+        # batches whose states were not noted yet.
+        self._looked_up: dict[int, tuple[int, Any, Any]] = {}
+        self._behind: dict[int, Any] = {}
 
     def begin_epoch(self) -> None:
         """Called before the first batch of an epoch."""
         self._latest = -1, self._now[0]
         self._when_left = None
+        self.forget_lookups()
+
+    def forget_lookups(self) -> None:
+        """Called before all batches whose states were not noted are looked up again."""
+        self._looked_up.clear()
+        self._behind.clear()
+
+    @contextmanager
+    def looking_up(self, batch: int) -> Iterator[Any]:
+        """While active, the samples of a batch are looked up with the random numbers of its worker.
+        Batches come in order; one may come again after an interrupt. Returns the state before."""
+        number = batch % len(self._now)
+        latest, before, behind = self._looked_up.get(number, (-1, None, None))
+        if latest != batch:
+            before = self.of_batch(batch)[1] if latest < 0 else behind
+        generator = random.Random()
+        generator.setstate(before)
+        with looking_up_with(generator):
+            yield before
+        state = generator.getstate()
+        self._behind[batch] = state
+        self._looked_up[number] = batch, before, state
 
     def leave(self, n_batches: int) -> None:
         """Called when an epoch was left early, after the delivery of so many batches, before others
@@ -108,12 +138,15 @@ class VirtualWorkers:
         if self._latest[0] != batch:
             self._latest = batch, self._now[number]
         self._now[number] = state
+        for earlier in [one for one in self._behind if one < batch]:
+            del self._behind[earlier]
 
     def native_streams(self, handle: Any, batch: int) -> bytes:
         """The fm_streams of a batch's worker behind the batch's samples, once they are delivered.
         """
         streams: bytes = handle.streams(batch % len(self._now))
-        return streams
+        behind = self._behind.get(batch)
+        return streams if behind is None else with_python(streams, behind)
 
     def give(self, handle: Any, batch: int) -> None:
         """With ``calls_collate``: lets a batch's worker draw for its next batch."""

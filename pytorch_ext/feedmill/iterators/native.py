@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -51,6 +51,7 @@ from feedmill.iterators.receive import (
 )
 from feedmill.iterators.verify import Verifier
 from feedmill.planner import seeding
+from feedmill.planner.drawn_lookups import fail_with
 from feedmill.planner.formats import memory_format_of
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
@@ -404,8 +405,30 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
         batch = Batch(number, self._n_before)
-        resolve(batch, self._source, self._dataset, indices, self._auto_collation)
+        if self._source.native_plan.draws_files:
+            batch.indices = indices = list(indices) if isinstance(indices, Iterator) else indices
+        self._resolve(batch, indices)
         return batch
+
+    def _resolve(self, batch: Batch, indices: Any) -> None:
+        lookup = partial(
+            resolve, batch, self._source, self._dataset, indices, self._auto_collation
+        )
+        if self._streams is None or not self._source.native_plan.draws_files:
+            lookup()
+            return
+        with self._streams.looking_up(batch.turn) as before:
+            lookup()
+        if batch.fail is not None:
+            batch.fail = partial(fail_with, before, batch.items, batch.fail)
+
+    def _look_up_again(self, virtual: VirtualWorkers) -> None:
+        """After a batch failed, behind which its worker goes on with other random numbers than were
+        taken for the batches that wait."""
+        virtual.forget_lookups()
+        for batch in self._waiting:
+            batch.fail = None
+            self._resolve(batch, batch.indices)
 
     def _submit(self, batch: Batch) -> None:
         """Hands a batch to the receiver, here or on the collating thread, for submission. Before
@@ -566,6 +589,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """With rng="torch": notes the generators of a batch's worker behind its samples."""
         assert self._receiver is not None
         failed = self._receiver.failed_streams
+        if failed is None and batch.fail is not None and self._source.native_plan.draws_files:
+            virtual.lost = "the lookup of a sample failed, for which random numbers were drawn"
+            failed = b""
         if failed is None:
             virtual.note_streams(batch.turn, virtual.native_streams(self._handle, batch.turn))
             if batch.error is not None:  # the collate_fn is not called
@@ -581,6 +607,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """Starts the native loader's epoch again, and submits all undelivered batches."""
         self._is_starting = True  # until all of it is done
         try:
+            if self._streams is not None and self._source.native_plan.draws_files:
+                self._look_up_again(self._streams)
             self._start()
             for batch in self._waiting:
                 batch.forget_submission()

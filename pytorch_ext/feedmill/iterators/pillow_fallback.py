@@ -71,14 +71,19 @@ def check_regular(path: Any) -> None:
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
+def check_files(item: Item) -> None:
+    """As check_regular(), for the files of a sample."""
+    for one in item.files() if item.data is None else ():
+        check_regular(one.path)
+
+
 def load_and_transform(item: Item, draws_of: DrawsOf) -> Any:
     """Loads a sample with Pillow and applies its transforms with the given draws: a tensor, or the
     list of its views.
 
     Thread-safe: does not use torch's global generator, from which other threads may draw.
     """
-    if item.data is None:
-        check_regular(item.path)
+    check_files(item)
     plan = item.base_dataset.plan
     if isinstance(plan, RawPlan):
         return plan.bytes_of(item.load())
@@ -92,6 +97,7 @@ def transformed(
     load_and_transform().
 
     Args:
+        image: if each view is made of a file of its own: their list; but with ``view`` that one.
         view: make this one of several views alone.
     """
     views = base_dataset.views
@@ -99,7 +105,8 @@ def transformed(
         return run_steps(base_dataset.steps, image, draws_of)
     if view is not None:
         return run_steps(views[view], image, functools.partial(draws_of, view=view))
-    return [transformed(base_dataset, image, draws_of, number) for number in range(len(views))]
+    images = image if base_dataset.n_files > 1 else [image] * len(views)
+    return [transformed(base_dataset, one, draws_of, number) for number, one in enumerate(images)]
 
 
 def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:

@@ -21,17 +21,20 @@ from feedmill.iterators.batches import Batch, labels_of, submit_items
 from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
+    DrawsOf,
     as_pixels,
+    check_regular,
     draws_from,
     make_sample,
     name_sample,
+    transformed,
     write_sample,
     write_views,
 )
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
-from feedmill.planner.random_states import streams_of
+from feedmill.planner.random_states import seeded_states, streams_of
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.sample_errors import SampleErrors
@@ -242,7 +245,8 @@ class Receiver:
                 return outcome
             # torch restarts its clock when any worker delivers a batch. Here batches arrive in
             # order only, so the clock restarts when a batch's worth of samples was finished.
-            if self._n_samples_finished() - n_before < self.config.batch_size:
+            n_finished = self._n_samples_finished() - n_before  # or files of samples
+            if n_finished < self.config.batch_size * self.config.plan.n_files:
                 raise timed_out(self._timeout)
 
     def _wait_ahead(self, on_wake: Callable[[], None]) -> tuple[int, Any, int]:
@@ -263,15 +267,21 @@ class Receiver:
         self._drew = False
         _, occurrence, position, cause_code, _, out, why = self.handle.fallback()
         # `position` counts within the native loader's part of the batch.
-        place = len(batch.parts) * self.config.batch_size + position
-        item = batch.items[place]
+        n_files = self.config.plan.n_files
+        place = len(batch.parts) * self.config.batch_size + position // n_files
+        item, view = batch.items[place], position % n_files
         try:
             if cause_code == native.ERR_READ:
                 self._raise_unread(item.path, why)
-            target = self._write_with_pillow(item, occurrence, out)
+            target = self._write_with_pillow(item, occurrence, out, view)
             if target is not item.target:
                 batch.replaced[place] = target
         except Exception as error:
+            item = item.of_view(view)
+            if n_files > 1 and (own := self._own_error(batch, place)) is not None:
+                if str(own) != str(error):
+                    item = batch.items[place]  # it is of another file, or of none
+                error = own
             cause = f"{type(error).__name__}: {error}"
             outcome = self._bad_samples.apply(
                 batch, place, occurrence, out, self._write_with_pillow
@@ -283,6 +293,22 @@ class Receiver:
             return as_torch_raises(error, batch.turn, self._num_workers)
         return None
 
+    def _own_error(self, batch: Batch, place: int) -> Exception | None:
+        """What the dataset raises for a sample of several files, of which it may open all before it
+        transforms the first one; None: nothing."""
+        self._drew = True  # how far it has drawn depends on that, too
+        states, first = seeded_states(0), place
+        if self._virtual is not None:
+            states, first = self._virtual.of_batch(batch.turn), 0
+        with drawing_from(states):
+            try:
+                for item in batch.items[first : place + 1]:
+                    item.own_sample()
+            except Exception as error:
+                error.__context__ = None
+                return error
+        return None
+
     def _raise_unread(self, path: Any, why: str) -> None:
         """Raises the error of a remote object, which a second request would find as slowly. Returns
         if the path is that of a file, or was taken for one."""
@@ -291,12 +317,21 @@ class Receiver:
         if self.config.fsspec_threads and is_fsspec_name(path):
             raise by_fsspec.read_error(path, why)
 
-    def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> Any:
+    def _write_with_pillow(
+        self, item: Item, occurrence: int, out: bytearray, view: int = 0
+    ) -> Any:
         """Makes a sample with Pillow and the user's own transform, and writes it to its bytes in
-        the batch. Returns its target."""
+        the batch. Returns its target.
+
+        Args:
+            view: if the sample has several files: make only the view of this one.
+        """
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
         if self._virtual is not None:
             draws_of = self._draw_as_worker
+        if item.paths:
+            self._write_file(item, draws_of, out, view)
+            return item.target
         image, target = make_sample(item, draws_of)
         if self._plan.more_views:
             write_views(image, out, self.handle.view_shapes, self._plan)
@@ -308,11 +343,18 @@ class Receiver:
         write_sample(image, out, self.handle.out_shape, plan)
         return target
 
+    def _write_file(self, item: Item, draws_of: DrawsOf, out: bytearray, view: int) -> None:
+        file, plan = item.of_view(view), self._plan.views[view]
+        check_regular(file.path)
+        image = transformed(item.base_dataset, file.load(), draws_of, view)
+        write_sample(as_planned(image, plan), out, self.handle.view_shapes[view], plan)
+
     def _draw_as_worker(self, width: int, height: int, view: int = 0) -> Any:
         self._drew = True
         draws = self.handle.fallback_draws(width, height, view)
         streams = self.handle.fallback_streams()
-        for earlier in range(view):
+        # The views of other files were drawn for before.
+        for earlier in range(view if self.config.plan.n_files == 1 else 0):
             _, streams = self.handle.draws_torch(streams, width, height, earlier)
         return with_pixels(self.handle, draws, streams, width, height, view)
 

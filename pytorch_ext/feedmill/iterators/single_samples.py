@@ -13,7 +13,7 @@ from feedmill.iterators import timm_replay
 from feedmill.iterators.batches import submit_items
 from feedmill.iterators.pillow_fallback import (
     Draw,
-    check_regular,
+    check_files,
     draws_from,
     make_sample,
     name_sample,
@@ -81,9 +81,8 @@ def draws_of_item(
     handle: Any, key: int, epoch_word: int, item: Item, occurrence: int, view: int
 ) -> list[tuple[str, dict[str, Any]]]:
     """The random draws of a view of a sample, in the format of DataLoader.draws()."""
-    if item.data is None:
-        check_regular(item.path)
-    width, height = item.size()
+    check_files(item)
+    width, height = item.of_view(view).size()
     draws = handle.draws(key, epoch_word, item.position, occurrence, width, height, view)
     return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
 

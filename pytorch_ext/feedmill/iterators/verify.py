@@ -19,7 +19,7 @@ from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
     Draw,
     DrawsOf,
-    check_regular,
+    check_files,
     draws_from,
     each_step,
     run_steps,
@@ -243,13 +243,14 @@ def _compare_view(
         return
     steps = base_dataset.views[number] if base_dataset.views else base_dataset.steps
     draws_of = partial(draws_of, view=number)
-    by_steps = run_steps(steps, item.load(), draws_of)
+    file = item.of_view(number)
+    by_steps = run_steps(steps, file.load(), draws_of)
     if not _difference(image, as_planned(by_steps, view)):
         op, text = "dataset", f"feedmill_item names another image than it loads; {difference}"
     else:
         before = sum(len(one.ops) for one in plan.views[:number])
-        alone = replace(view, more_views=())
-        op, text = _first_difference(item, steps, before, occurrence, alone, draws_of, run_plan)
+        alone = replace(view, more_views=(), views_have_files=False)
+        op, text = _first_difference(file, steps, before, occurrence, alone, draws_of, run_plan)
     of_view = f" in view {number + 1}" if plan.more_views else ""
     raise VerificationError(
         f"{where}: the native result differs from the dataset's{of_view}. First at {op}: "
@@ -272,8 +273,7 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
         image = transformed(base_dataset, image, draws_of, view)
         return (image, *target) if target else image
 
-    if item.data is None:
-        check_regular(item.path)
+    check_files(item)
     sample = copy_of(base_dataset, transform)[item.index]
     arrangement = base_dataset.arrangement
     apart = taken_apart(arrangement, sample)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from feedmill.planner.array_datasets import (
 from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.arrow_datasets import ArrowDataset, ArrowSource
 from feedmill.planner.attributes import NotUnderstood, mro_of
+from feedmill.planner.drawn_lookups import draw_from_python
 from feedmill.planner.folders import folder_arrangement, original_loaders
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_loader, read_own
 from feedmill.planner.plan import UnsupportedError
@@ -232,7 +234,9 @@ class _DatasetReader:
             self.add_reasons(files.reasons_against_names(paths))
             views_or_one = own.views or [own.calls]
             if load is files.open_as_is and not all(map(converts_first, views_or_one)):
-                self.add_reasons(files.reasons_against_modes(paths, _CONVERT))
+                for number in range(own.n_files):
+                    of_file = paths[number :: own.n_files]
+                    self.add_reasons(files.reasons_against_modes(of_file, _CONVERT))
         else:
             node = self._read_inner(own, depth)
             if node is None:
@@ -253,11 +257,15 @@ class _DatasetReader:
                     load = files.open_rgb
                 plan, steps, views = read.plan, read.steps, read.views
                 converts = read.converts
+        if own.n_files > 1:
+            if reason := _why_not_files(own, plan, views):
+                return self.add_reason(reason)
+            plan = replace(plan, views_have_files=True, draws_files=own.draws_files)
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
             is_turned=is_arrow, views=views, rejects=_rejects(load),
-            keeps_mode=_keeps_mode(load, paths), converts=converts,
+            keeps_mode=_keeps_mode(load, paths), converts=converts, n_files=own.n_files,
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -626,6 +634,18 @@ def _rejects(load: Any) -> int:
 def _is_rgb(load: Any) -> bool:
     """Whether load() returns PIL images that it has converted to RGB."""
     return type(load) is not TensorLoader and load is not files.open_as_is
+
+
+def _why_not_files(own: OwnDataset, plan: Any, views: Sequence[Sequence[Step]]) -> str:
+    """Why samples of several files are not native; "" if they are."""
+    if plan is None:
+        return "hybrid mode takes no samples of several image files"
+    if own.draws_files and any(map(draw_from_python, views)):
+        return (
+            "the dataset draws the files of its samples from Python's generator, from which its "
+            "transforms may draw, too"
+        )
+    return ""
 
 
 def _keeps_mode(load: Any, paths: Sequence[str]) -> bool:

@@ -50,11 +50,13 @@ class ImageValue:
     """The image after ``n_calls`` of the calls so far.
 
     Attributes:
-        view: if several images are made of one, the number of this one.
+        view: if several images are made, the number of this one.
+        file: if several files are opened, the number of the one that it is made of.
     """
 
     n_calls: int
     view: int = 0
+    file: int = 0
 
 
 def _is_kind(state: ImageState, kind: Any) -> bool | None:

@@ -16,8 +16,10 @@ import torch
 from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
+from feedmill.planner.drawn_lookups import Drawing, drawing_of
 from feedmill.planner.files import open_as_is, open_rgb
 from feedmill.planner.folders import get_image_backend
+from feedmill.planner.generators import drawing_function
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.looked_up import (
     CONSTANTS,
@@ -126,6 +128,7 @@ class ItemEvaluator(FileEvaluator):
         follows_functions: it calls functions or methods of the user's.
         calls_elements: a transform is an element of a list or dict.
         values: all that were made.
+        drawings: of random numbers, in order.
     """
 
     _sequences = (MadeList, Sample)
@@ -138,6 +141,7 @@ class ItemEvaluator(FileEvaluator):
         self.follows_functions = False
         self.calls_elements = False
         self.values: list[Value] = []
+        self.drawings: list[Drawing] = []
         self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index, how="index")
         self._indices = [self._index]  # and the same as an int
@@ -165,7 +169,8 @@ class ItemEvaluator(FileEvaluator):
         parts = parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
         self._check_files(node)
-        if self.table is not None and self.load != self.table.load:
+        is_of_row = self.load == getattr(self.table, "load", None) and len(self.paths) == 1
+        if self.table is not None and not is_of_row:
             raise self._error(node, "it opens another image than that of the row")
         is_whole = self._is_every_view(images) if self.views else images == [ImageValue(0)]
         if not is_whole:
@@ -183,6 +188,8 @@ class ItemEvaluator(FileEvaluator):
                     raise self._error(
                         node, "its transform is no attribute of the dataset, nor in a list that is"
                     )
+        if self.drawings and len(self.paths) < 2:
+            raise self._error(node, "it draws random numbers for a sample of one image file")
         if self.inner is not None and not any(self.inner is one for one in attributes):
             raise self._error(node, "it takes its sample from no attribute of the dataset")
         if len(self.views) == 1 and len({id(call) for call in self._calls}) != len(self._calls):
@@ -194,7 +201,7 @@ class ItemEvaluator(FileEvaluator):
         node, result = self._definition.node, self.result([self._index])
         if type(result) is Opened and result.load is open_rgb and self.load is None:
             result = self._loaded_lazily(node, result, open_as_is)
-        if type(result) is not ImageValue or self.path is not self._index or self._calls:
+        if type(result) is not ImageValue or self.paths != [self._index] or self._calls:
             raise self._error(node, "it does more than to load a file as RGB")
         self._check_files(node)
         return self.load
@@ -239,8 +246,9 @@ class ItemEvaluator(FileEvaluator):
         if isinstance(node, ast.JoinedStr):
             return self._formatted(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            if type(text := self._value(node.left)) is str:
-                return self._by_percent(node, text)
+            if type(left := self._value(node.left)) is str:
+                return self._by_percent(node, left)
+            return self._computed_of(node, left, self._value(node.right))
         return super()._value(node)
 
     def _may_hold(self, value: Any) -> bool:
@@ -526,6 +534,8 @@ class ItemEvaluator(FileEvaluator):
             return self._load_tensor(node, function)
         if function is _TENSOR:
             return self._tensor(node)
+        if name := drawing_function(function):
+            return self._drawn_number(node, name)
         arguments = [self._value(one) for one in node.args]
         if not node.keywords and (opened := self._opened_file(node, function, arguments)):
             return opened
@@ -553,6 +563,16 @@ class ItemEvaluator(FileEvaluator):
         if type(function) is FunctionType:
             return self._within(function, arguments)
         raise self._error(node, "it calls a function of what it looks up")
+
+    def _drawn_number(self, node: ast.Call, name: str) -> Value:
+        """``random.randint(0, len(self.files) - 1)``"""
+        drawing = drawing_of(name, *self._arguments(node, node.args))
+        if drawing is None or self.inner is not None or self.table is not None:
+            raise self._error(node, "it draws a random number in an unknown way")
+        draw, text = drawing
+        number = len(self.drawings)
+        self.drawings.append(draw)
+        return self._made(lambda index, drawn: drawn[number], [], how=f"{number}: {text}")
 
     def _called_item(self, node: ast.Call, owner: Any) -> Any:
         """``owner.__getitem__(at)``, which is ``owner[at]`` unless the object has its own."""

@@ -14,6 +14,7 @@ from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import ImageState, ImageValue
 from feedmill.planner.looked_up import Value
+from feedmill.planner.pasting import pastes_as_rgb
 from feedmill.planner.view_calls import ViewCalls
 
 _OPEN = io.open  # another one is a script's replacement
@@ -42,6 +43,7 @@ class Opened:
         file: from which it was opened; None: it was opened by its path.
         is_closed: its pixels can't be read any more.
         loaded_by: the load() that stands for its first use; None: it was not used yet.
+        image: its first use.
     """
 
     def __init__(self, path: Value, load: Any, file: File | None = None) -> None:
@@ -50,6 +52,7 @@ class Opened:
         self.file = file
         self.is_closed = False
         self.loaded_by: Any = None
+        self.image = ImageValue(0)
 
 
 class FileEvaluator(ViewCalls):
@@ -57,14 +60,14 @@ class FileEvaluator(ViewCalls):
 
     Attributes:
         inner, load: as OwnDataset's.
-        path: of the file that is opened; None: none.
+        paths: of the files that are opened, in order.
     """
 
     def __init__(self, method: FunctionType) -> None:
         super().__init__(method)
         self.inner: Any = None
         self.load: Any = None
-        self.path: Value | None = None
+        self.paths: list[Value] = []
         self._opened: list[Opened] = []  # by Image.open()
         self._files: list[File] = []  # by open()
         # The loaded image may still be the opened one, which has not read its pixels.
@@ -72,19 +75,21 @@ class FileEvaluator(ViewCalls):
         self._n_until_closed: int | None = None  # calls of transforms until that one was closed
 
     def _check_files(self, node: ast.AST) -> None:
-        """Checks that nothing but the image's file was opened, and that nothing reads the image
-        after it was closed. The file may be opened more than once."""
+        """Checks that nothing but the images' files was opened, and that nothing reads an image
+        after it was closed. A file may be opened more than once, if one image is made of it."""
         is_used = all(one.loaded_by is not None for one in self._opened)
         are_read = [one.file for one in self._opened if one.file is not None] == self._files
         if not is_used or not are_read or bool(self._opened) != (self.load in _BY_PILLOW):
             raise self._error(node, "it opens a file that it does not return")
+        if len(self.paths) > 1 and sorted(self.files_of_views) != list(range(len(self.paths))):
+            raise self._error(node, "it opens several files, and makes several images of one")
         n_calls = self._n_until_closed
         if n_calls is not None and (n_calls == 0 or n_calls != len(self._calls)):
             raise self._error(node, _CLOSED)
 
     def _makes_rgb(self, statement: ast.stmt) -> bool:
-        """Executes ``if image.mode != "RGB": image = image.convert("RGB")`` of an opened image.
-        False: it is another statement."""
+        """Executes ``if image.mode != "RGB": image = image.convert("RGB")`` of an opened image, or
+        the same with a function that pastes_as_rgb(). False: it is another statement."""
         if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) != 1:
             return False
         name = ast.unparse(statement.test).partition(".")[0]
@@ -93,10 +98,20 @@ class FileEvaluator(ViewCalls):
             return False
         if ast.unparse(statement.test) != f"{name}.mode != 'RGB'":
             return False
-        if ast.unparse(statement.body[0]) != f"{name} = {name}.convert('RGB')":
+        if not self._is_conversion(statement.body[0], name):
             return False
         self._names[name] = self._loaded_lazily(statement, opened, opened.load)
         return True
+
+    def _is_conversion(self, statement: ast.stmt, name: str) -> bool:
+        """Whether a statement converts an opened image to RGB."""
+        if ast.unparse(statement) == f"{name} = {name}.convert('RGB')":
+            return True
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return False
+        is_one = ast.unparse(statement) == f"{name} = {call.func.id}({name})"
+        return is_one and pastes_as_rgb(self._value(call.func))
 
     def _converted_to_rgb(self, node: ast.IfExp) -> Any:
         """Also ``image.convert("RGB") if image.mode != "RGB" else image`` of an opened image."""
@@ -122,10 +137,11 @@ class FileEvaluator(ViewCalls):
             raise self._error(node, _CLOSED)
         if opened.loaded_by is None:
             opened.loaded_by = load
-            return self._loaded(node, opened.path, load)
+            opened.image = self._loaded(node, opened.path, load)
+            return opened.image
         if opened.loaded_by is not load:
             raise self._error(node, "it uses an opened image with and without a conversion")
-        return ImageValue(0)
+        return opened.image
 
     def _with(self, statement: ast.With) -> None:
         """Executes ``with open(path, "rb") as file:`` or ``with Image.open(path) as image:``."""
@@ -213,11 +229,13 @@ class FileEvaluator(ViewCalls):
         return self._used(node, opened, opened.load)
 
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
-        if self.path is not None and self.load is load and path.is_same(self.path):
-            return ImageValue(0)  # the same file once more
-        if self.inner is not None or self.load is not None:
-            raise self._error(node, "it opens more than one file")
+        number = next((n for n, one in enumerate(self.paths) if path.is_same(one)), len(self.paths))
+        if self.load is load and number < len(self.paths):
+            return ImageValue(0, file=number)  # the same file once more
         is_pil = type(load) is not tensor_files.TensorLoader
-        self.path, self.load = path, load
+        if self.inner is not None or self.load not in (None, load) or (self.paths and not is_pil):
+            raise self._error(node, "it opens more than one file, in a way that is not supported")
+        self.paths.append(path)
+        self.load = load
         self._state = None if load is open_as_is else ImageState(is_pil, "RGB")
-        return ImageValue(0)
+        return ImageValue(0, file=number)

@@ -1,6 +1,6 @@
 """Datasets of the user's own, and several of torchvision's, whose ``__getitem__`` only looks up a
-file or a sample of another dataset, opens it as an RGB image, applies transforms, and returns the
-image with other values.
+file, several files, or a sample of another dataset, opens it as an RGB image, applies transforms,
+and returns the image with other values.
 
 The source of ``__getitem__`` is evaluated as ``evaluating`` does, with an unknown index. What it
 looks up in lists and arrays by the index becomes functions of the index; so does what Python's own
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import random
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -22,6 +23,7 @@ from torch.utils.data import IterableDataset
 from feedmill.planner import tables
 from feedmill.planner.arrangements import IMAGE, PAIR, VALUE, Fields, Tree
 from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
+from feedmill.planner.drawn_lookups import drawn_by, generator_state, looking_up_with, own_error
 from feedmill.planner.evaluating import is_own
 from feedmill.planner.files import open_as_is
 from feedmill.planner.image_calls import Convert, ImageValue
@@ -48,7 +50,9 @@ class OwnDataset:
         load: path -> PIL image, or a TensorLoader, if it opens a file.
         table: of Hugging Face, of which it takes rows; None: none.
         calls: the transforms that it applies, in order.
-        views: those of each image, if it makes several of the one that it opens.
+        views: those of each image, if it makes several.
+        n_files: that it opens for a sample. If these are several, each view is made of its own.
+        draws_files: it draws random numbers when a sample is looked up, see drawn_lookups.
         takes_pil: it was evaluated for a PIL image in the inner dataset's sample.
         arrangement: as BaseDataset's.
     """
@@ -65,11 +69,16 @@ class OwnDataset:
         self.takes_pil = evaluator.takes_pil
         parts = parts_of(result)
         self.arrangement = _arrangement(result)
-        self._path = evaluator.path
+        self._paths = evaluator.paths
+        if len(self._paths) > 1:
+            self._paths = [evaluator.paths[number] for number in evaluator.files_of_views]
+        self.n_files = len(self._paths) or 1
         self._rest = [one for one in parts if type(one) is Value]
+        self._drawings = evaluator.drawings
+        self.draws_files = bool(evaluator.drawings)
         self._find_inner: Any = None
         self._inner_base: Any = None
-        used = [self._path, self.inner_index, *self._rest]
+        used = [*self._paths, self.inner_index, *self._rest]
         needed = [one for value in used if value is not None for one in value.all()]
         # What is looked up, but not returned, may raise an error, too.
         is_needed = set(map(id, needed))
@@ -82,7 +91,7 @@ class OwnDataset:
         self.determined_by += (the_object(f"{self.arrangement!r}: {made}"),)
 
     def some_paths(self, probed: Callable[[int], slice]) -> list[str]:
-        """The paths of some of the files, as far as they can be looked up.
+        """The paths of the files of some samples, as far as they can be looked up.
 
         Args:
             probed: number of samples -> which of them.
@@ -90,10 +99,12 @@ class OwnDataset:
         sized = [one for one in self.determined_by if type(one) in _SIZED]
         lengths = [len(one) for one in sized if getattr(one, "ndim", 1)]
         lengths += tables.lengths(self.determined_by)
-        paths = []
+        paths: list[str] = []
         for index in range(min(lengths, default=0))[probed(min(lengths, default=0))]:
             try:
-                paths.append(str(None if self._path is None else self._path.of(index, None)))
+                with looking_up_with(random.Random(index)):
+                    drawn = drawn_by(self._drawings)
+                paths += [str(path.of(index, drawn)) for path in self._paths]
             except Exception:  # which find() raises, too
                 break
         return paths
@@ -111,18 +122,25 @@ class OwnDataset:
 
     def find(self, index: Any) -> tuple[Any, Any]:
         """(path, target) of an index, with the parts other than the image as BaseDataset's find()
-        returns them. Raises what the dataset raises."""
+        returns them; of several files their paths. Raises what the dataset raises."""
+        before: Any = None
+        found: Any = None, None
+        if self._drawings:
+            before, found = generator_state(), drawn_by(self._drawings)
         try:
-            found = None, None
             if self.inner_index is not None:
                 found = self._find_inner(self.inner_index.of(index, None))
-            path = found[0] if self._path is None else self._path.of(index, None)
+            paths = [one.of(index, found) for one in self._paths] or [found[0]]
             for one in self._unused:
                 one.of(index, found)
             rest = tuple(one.of(index, found) for one in self._rest)
         except Exception:
-            self._dataset[index]  # raises the dataset's own error
+            if self._drawings:
+                own_error(self._dataset, index, before)
+            else:
+                self._dataset[index]  # raises the dataset's own error
             raise
+        path = paths[0] if len(paths) == 1 else paths
         return path, rest[0] if self.arrangement == PAIR else rest
 
     def with_transform(self, transform: Any, copy_with: Any) -> Any:

@@ -291,6 +291,8 @@ class Plan:
         float_resize: with TORCHS_FLOAT_RESIZE.
         more_views: the plans of further images that are made of the same file, with the same dtype
             and layout; empty: there is one image.
+        views_have_files: each of these images is made of a file of its own.
+        draws_files: the dataset chooses files by random numbers.
     """
 
     ops: tuple[Op, ...]
@@ -306,6 +308,8 @@ class Plan:
     decodes_scaled: bool = False
     float_resize: FloatResize | None = None
     more_views: tuple[Plan, ...] = ()
+    views_have_files: bool = False
+    draws_files: bool = False
 
     @property
     def keeps_floats(self) -> bool:
@@ -316,6 +320,11 @@ class Plan:
     def views(self) -> tuple[Plan, ...]:
         """The plan of each view; one if there are no further ones."""
         return self, *self.more_views
+
+    @property
+    def n_files(self) -> int:
+        """Of one sample."""
+        return len(self.views) if self.views_have_files else 1
 
     def without_format(self, keeps_values: bool) -> Plan:
         """What of the plan does not depend on the DataLoader's own options; the values' type and
@@ -328,8 +337,8 @@ class Plan:
 
     @property
     def is_random(self) -> bool:
-        """Whether the transform may draw random numbers."""
-        return any(
+        """Whether the dataset or its transform may draw random numbers."""
+        return self.draws_files or any(
             op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op)
             for view in self.views for op in view.ops
         )
@@ -348,8 +357,10 @@ class Plan:
                  "other pixels than Pillow's"
         if not self.more_views:
             return f"{next(iter(texts))}; {by}"
-        views = "; ".join(f"view {', '.join(numbers)}: {text}" for text, numbers in texts.items())
-        return f"{len(self.views)} views of one decode; {views}; {by}"
+        one = "file" if self.views_have_files else "view"
+        of = "files a sample" if self.views_have_files else "views of one decode"
+        views = "; ".join(f"{one} {', '.join(numbers)}: {text}" for text, numbers in texts.items())
+        return f"{len(self.views)} {of}; {views}; {by}"
 
     def _describe_ops(self) -> str:
         names = []

@@ -98,6 +98,13 @@ def with_streams(states: States, streams: bytes) -> States:
     )
 
 
+def with_python(streams: bytes, state: Any) -> bytes:
+    """An fm_streams with another state of Python's generator, random.getstate()."""
+    begin = _KEPT.size + _GENERATOR_BYTES
+    of_python = np.array(state[1], np.uint32).tobytes()
+    return streams[:begin] + of_python + streams[begin + _GENERATOR_BYTES :]
+
+
 def _with_stream_of_numpy(state: Any, words: Any) -> Any:
     if state["bit_generator"] != "MT19937":
         return state

@@ -66,6 +66,8 @@ class BaseDataset:
             formats that all datasets reject.
         keeps_mode: images that are not RGB may stay as they are, so that samples may have different
             shapes and types.
+        n_files: of a sample. If these are several, find() returns a list of their paths, and each
+            of `views` is made of its own.
         converts: the transform first converts images of any mode to RGB. load() does this, too, for
             `steps` and `views`, which do not.
     """
@@ -88,6 +90,7 @@ class BaseDataset:
     rejects: int = 0
     keeps_mode: bool = False
     converts: bool = False
+    n_files: int = 1
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
@@ -126,6 +129,7 @@ class Item(NamedTuple):
         target: as the dataset returns it.
         base_dataset: the dataset that holds the sample.
         index: the sample's index in that dataset.
+        paths: of all its files, if these are several; ``path`` is the first one.
     """
 
     position: int
@@ -134,6 +138,15 @@ class Item(NamedTuple):
     target: Any
     base_dataset: BaseDataset
     index: Any
+    paths: tuple[Any, ...] = ()
+
+    def of_view(self, number: int) -> Item:
+        """The sample as one of the file of which a view is made."""
+        return self._replace(path=self.paths[number], paths=()) if self.paths else self
+
+    def files(self) -> list[Item]:
+        """The sample as one of each of its files."""
+        return [self.of_view(number) for number in range(len(self.paths) or 1)]
 
     def source(self) -> Any:
         """The path, or the encoded image. Reads the image if it is a byte range of a file, or a
@@ -166,7 +179,10 @@ class Item(NamedTuple):
             return size
 
     def load(self) -> Any:
-        """The PIL image, or the tensor of a TensorLoader; raises what the dataset raises."""
+        """The PIL image, or the tensor of a TensorLoader; of several files a list of images. Raises
+        what the dataset raises."""
+        if self.paths:
+            return [one.load() for one in self.files()]
         return self.base_dataset.load(self.source())
 
     def own_sample(self) -> Any:
@@ -186,6 +202,8 @@ class Item(NamedTuple):
 
     def __str__(self) -> str:
         path = shown(self.path)
+        if self.paths:
+            return f"dataset index {self.position}, files {', '.join(map(repr, self.paths))}"
         if self.data is not None and self.name != path:
             return f"dataset index {self.position}, {self.name}"
         file = f"file {path!r}" if path else "bytes in memory"
@@ -359,6 +377,20 @@ class Source:
                 "the dataset's samples have several images, for which the native path needs "
                 "torch's own collate_fn"
             )
+        if self.plan is not None and self.plan.draws_files and (
+            loader.num_workers == 0 or not loader._feedmill_draws_as_torch()
+        ):
+            reasons.append(
+                "the dataset draws the files of its samples at random, which the native path does "
+                "as torch's worker processes do; pass num_workers= above 0, and neither seed= nor "
+                "rng='feedmill'"
+            )
+        on_error = loader._feedmill_options().on_error
+        if on_error != "raise" and any(one.n_files > 1 for one in self.base_datasets):
+            reasons.append(
+                f"the dataset's samples have several image files, of which on_error={on_error!r} "
+                "would replace one; leave it out"
+            )
         # Torch's own collate_fn fails for images of different shapes; others may not.
         is_stacked = is_default and loader.batch_sampler is not None and loader.batch_size != 1
         if not is_stacked and any(one.keeps_mode for one in self.base_datasets):
@@ -484,11 +516,14 @@ class Source:
             return Item(position, "", path, target, base_dataset, index)
         if data is None and base_dataset.has_feedmill_item and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, base_dataset, index)
-        if why := _why_no_path(path) or _why_no_tensor(base_dataset, path):
-            raise NotNative(asked, path, why)
+        paths = tuple(path) if base_dataset.n_files > 1 else ()
+        for one in paths or (path,):
+            if why := _why_no_path(one) or _why_no_tensor(base_dataset, one):
+                raise NotNative(asked, one, why)
         if target is None and base_dataset.makes_samples:
             target = -1
-        return Item(position, path, data, target, base_dataset, index)
+        path = paths[0] if paths else path
+        return Item(position, path, data, target, base_dataset, index, paths)
 
 
 @dataclass(frozen=True)

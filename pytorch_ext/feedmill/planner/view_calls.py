@@ -1,5 +1,5 @@
-"""Evaluates functions that make several images of one: the transforms that make each of them, and
-the lists in which they are collected. ``views`` reads transforms with it, ``item_evaluating``
+"""Evaluates functions that make several images: the transforms that make each of them, and the
+lists in which they are collected. ``views`` reads transforms with it, ``item_evaluating``
 datasets.
 """
 
@@ -38,6 +38,7 @@ class ViewCalls(Evaluator):
         views: the transforms that make each image, in the order in which the first of these are
             called.
         views_of_calls: the number of the image that each of the calls so far makes.
+        files_of_views: the number of the file of which each image is made.
     """
 
     # The types that stand for the lists and tuples that the function makes.
@@ -47,6 +48,7 @@ class ViewCalls(Evaluator):
         super().__init__(function, None)
         self.views: list[list[Any]] = []
         self.views_of_calls: list[int] = []
+        self.files_of_views: list[int] = []
         self._late: list[Any] = []  # transforms of an image that were called after a later image's
         self._n_values = 0
 
@@ -60,7 +62,8 @@ class ViewCalls(Evaluator):
 
     def _is_every_view(self, images: Sequence[Any]) -> bool:
         """Whether these are all images, each once, after all its transforms."""
-        wanted = [ImageValue(len(chain), number) for number, chain in enumerate(self.views)]
+        chains = zip(self.views, self.files_of_views)
+        wanted = [ImageValue(len(one), number, file) for number, (one, file) in enumerate(chains)]
         are_images = all(type(one) is ImageValue for one in images)
         return are_images and sorted(images, key=lambda one: one.view) == wanted
 
@@ -71,7 +74,7 @@ class ViewCalls(Evaluator):
         # Each image may begin with a copy that was converted for all of them.
         are_conversions = all(type(one) is Convert for one in chain)
         if are_conversions and (not chain or len(chain) < len(self.views[image.view])):
-            return self._new_view(node, [*chain, transform])
+            return self._new_view(node, [*chain, transform], image.file)
         chain = self.views[image.view]
         if image.n_calls != len(chain):
             raise self._error(node, "it uses an image twice")
@@ -81,14 +84,15 @@ class ViewCalls(Evaluator):
             self._late.append(transform)
         self._note(image.view, transform)
         chain.append(transform)
-        return ImageValue(len(chain), image.view)
+        return ImageValue(len(chain), image.view, image.file)
 
-    def _new_view(self, node: ast.AST, chain: list[Any]) -> ImageValue:
+    def _new_view(self, node: ast.AST, chain: list[Any], file: int = 0) -> ImageValue:
         if len(self.views) == MAX_VIEWS:
             raise self._error(node, f"it makes more than {MAX_VIEWS} images")
         self.views.append(chain)
+        self.files_of_views.append(file)
         self._note(len(self.views) - 1, chain[-1])
-        return ImageValue(len(chain), len(self.views) - 1)
+        return ImageValue(len(chain), len(self.views) - 1, file)
 
     def _note(self, view: int, transform: Any) -> None:
         self._calls.append(transform)

@@ -120,7 +120,8 @@ class DecodeStats(StatsPart):
     threads of native="hybrid". Times are nanoseconds.
 
     Attributes:
-        native_samples: samples decoded and transformed natively. High is good.
+        native_samples: samples decoded and transformed natively; of samples with several image
+            files, these are counted here and below. High is good.
         fallback_samples: samples that Pillow decoded instead, one by one on the thread that asks
             for the batch. High is bad: each costs several times a native sample.
         fallback_format: fallback samples of a format without a native decoder.
