@@ -223,10 +223,10 @@ static bool decodes_images(const fm_loader *loader) {
 static int open_seek_index(fm_loader *loader, fm_error *error) {
     fm_config *const config = &loader->config;
     const char *const path = config->seek_index_path;
+    const uint64_t n_files = config->n_samples * loader->views.n_files;
     config->seek_index_path = NULL; /* the caller may free it */
-    if (path) return fm_seek_index_open_file(&loader->seek_index, path, config->n_samples, error);
-    return fm_seek_index_open(&loader->seek_index, config->n_samples, config->seek_index_bytes,
-                              error);
+    if (path) return fm_seek_index_open_file(&loader->seek_index, path, n_files, error);
+    return fm_seek_index_open(&loader->seek_index, n_files, config->seek_index_bytes, error);
 }
 
 static int open_parts(fm_loader *loader, const fm_config *config, fm_error *error) {
