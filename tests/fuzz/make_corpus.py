@@ -52,6 +52,7 @@ def main():
                  for mode in ("RGB", "RGBA") for lossless in (False, True)]
                 + [encoded("WEBP", "RGB", exif=b"Exif\0\0II*\0")],
     }
+    images["jpegseek"] = images["jpegrows"]
     images["transcode"] = images["jpeg"]
     images["turned"] = [encoded(kind, "RGB", **options) for kind in ("JPEG", "PNG", "WEBP")
                         for options in metadata()]
