@@ -318,8 +318,8 @@ static const int16_t *blocks_of(void *owner, int32_t component, int32_t row) {
 /* The seek points of a file with a single scan, of which libjpeg has read nothing yet. */
 static fm_jpeg_seek *begin_seek(fm_jpeg *jpeg) {
     if (!jpeg->seek || jpeg->is_partial || jpeg->codec.restart_interval) return NULL;
-    fm_jpeg_seek_check(jpeg->seek, jpeg->bytes, jpeg->scan.n_bytes);
     jpeg->seek_data = jpeg->codec.src->next_input_byte;
+    fm_jpeg_seek_check(jpeg->seek, jpeg->bytes, jpeg->scan.n_bytes, jpeg->seek_data);
     return jpeg->seek;
 }
 

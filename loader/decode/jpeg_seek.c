@@ -15,23 +15,45 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes) {
-    fm_jpeg_seek_head *const head = &seek->head;
+/* The file's bytes that the points depend on: the byte with the next bit, and the zero that is
+ * stuffed behind it if it is FF. A marker follows the last one, so that there are two. */
+static size_t signed_bytes(const fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
+    return (size_t)(data - bytes) + seek->begin_bits[seek->head.n] / 8 + 2;
+}
+
+static void drop(fm_jpeg_seek *seek) {
+    seek->is_changed = true;
+    seek->n_used = 0;
+    seek->head = (fm_jpeg_seek_head){0};
+}
+
+void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes,
+                        const uint8_t *data) {
+    const fm_jpeg_seek_head *const head = &seek->head;
     seek->is_changed = false;
-    if (head->n == 0 || head->n_bytes > n_bytes ||
-        fm_checksum(bytes, head->n_bytes) != head->checksum) {
-        seek->is_changed = head->n > 0;
-        *head = (fm_jpeg_seek_head){0};
-    }
     seek->n_used = head->n;
     seek->begin_bits[0] = 0;
     for (uint32_t i = 0; i < head->n; i++)
         seek->begin_bits[i + 1] = seek->begin_bits[i] + seek->ends[i].n_bits;
+    /* Points that lead out of the file were not found in it, whatever their checksum is. */
+    if (head->n == 0)
+        seek->head = (fm_jpeg_seek_head){0};
+    else if (head->n_bytes > n_bytes || head->n_bytes != signed_bytes(seek, bytes, data) ||
+             fm_checksum(bytes, head->n_bytes) != head->checksum)
+        drop(seek);
+}
+
+/* Whether the intervals that are known divide the image. */
+static bool divides(const fm_jpeg_seek_head *head, const fm_jpeg_seek_image *image) {
+    return head->interval_mcus <= image->row_mcus &&
+           head->row_intervals == ceil_div(image->row_mcus, head->interval_mcus) &&
+           head->n_all == (uint64_t)head->row_intervals * image->n_rows && head->n <= head->n_all;
 }
 
 bool fm_jpeg_seek_begin(fm_jpeg_seek *seek, const fm_jpeg_seek_image *image) {
     fm_jpeg_seek_head *const head = &seek->head;
-    if (head->row_intervals) return true;
+    if (head->interval_mcus && divides(head, image)) return true;
+    if (head->n > 0) drop(seek);
     const size_t max_bytes = image->n_bytes / BYTES_PER_END_BYTE;
     const uint32_t max_ends = max_bytes < seek->max_bytes ? (uint32_t)max_bytes : seek->max_bytes;
     uint32_t row_intervals = max_ends / (uint32_t)sizeof(*seek->ends) / image->n_rows;
@@ -75,7 +97,6 @@ void fm_jpeg_seek_get(const fm_jpeg_seek *seek, uint32_t interval, fm_huffman_po
 }
 
 void fm_jpeg_seek_sign(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
-    const uint64_t n_bits = seek->begin_bits[seek->head.n];
-    seek->head.n_bytes = (uint32_t)((size_t)(data - bytes) + n_bits / 8 + 1);
+    seek->head.n_bytes = (uint32_t)signed_bytes(seek, bytes, data);
     seek->head.checksum = fm_checksum(bytes, seek->head.n_bytes);
 }

@@ -56,11 +56,14 @@ typedef struct fm_jpeg_seek_image {
 
 /*
  * Takes over the head and ends of an earlier decoding, unless the file's bytes are others; head.n
- * is 0 if there was none. Costs the checksum of the bytes down to the last end.
+ * is 0 if there was none. `data` is where the scan's data begins. Costs the checksum of the bytes
+ * down to the last end.
  */
-void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes);
+void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes,
+                        const uint8_t *data);
 
-/* Prepares for the image; chooses its intervals unless some are known. false: it is too large. */
+/* Prepares for the image; chooses its intervals unless some are known, which must be its own.
+ * false: it is too large. */
 bool fm_jpeg_seek_begin(fm_jpeg_seek *seek, const fm_jpeg_seek_image *image);
 
 /* Adds the end of interval head.n, which must be the next one. false: it is out of range, and no
@@ -73,7 +76,7 @@ uint32_t fm_jpeg_seek_last(const fm_jpeg_seek *seek, uint32_t mcu, uint32_t row_
 /* Where an interval begins, 0 to head.n. */
 void fm_jpeg_seek_get(const fm_jpeg_seek *seek, uint32_t interval, fm_huffman_point *point);
 
-/* After decoding, if is_changed: sets the checksum. `data` is where the scan's data begins. */
+/* After decoding, if is_changed: sets the checksum. `data` as in fm_jpeg_seek_check(). */
 void fm_jpeg_seek_sign(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data);
 
 /* The first MCU of an interval, counted in the whole image; 0 to head.n_all. */

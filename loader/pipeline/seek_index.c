@@ -173,8 +173,13 @@ static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *er
     /* Also one whose maker was killed before it had begun. */
     const bool has_size = (uint64_t)info.st_size == index->n_bytes;
     const bool is_new = info.st_size == 0 || (has_size && !found.n_samples && !found.magic[0]);
-    if (is_new && fallocate(fd, 0, 0, (off_t)index->n_bytes))
-        return failed("reserve the size of", path, error);
+    if (is_new && fallocate(fd, 0, 0, (off_t)index->n_bytes)) {
+        const int status = failed("reserve the size of", path, error);
+        /* Some file systems keep what they could reserve. */
+        const int emptied = ftruncate(fd, 0);
+        (void)emptied;
+        return status;
+    }
     if (!is_new && memcmp(found.magic, MAGIC, sizeof(found.magic)))
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "%s is no index of seek points; name another file", path);

@@ -150,7 +150,7 @@ def test_the_report_names_them(photos):
     assert ("seek points" in str(stats.report())) == (stats.io.seek_samples > 0)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "", True, 1 << 64])
+@pytest.mark.parametrize("value", [-1, 1.5, "", b"x", True, 1 << 64])
 def test_invalid_values(photos, value):
     with pytest.raises(ValueError, match="seek_index"):
         feedmill.DataLoader(numbered_folder(photos), seek_index=value)

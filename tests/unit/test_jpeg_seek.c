@@ -34,6 +34,13 @@ static void keep_points_only(fm_jpeg_seek *seek) {
     seek->is_changed = false;
 }
 
+/* libjpeg, which decodes all by itself on other CPUs, uses no points. */
+static bool are_used(void) {
+    fm_cpu_tier tier;
+    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
+    return FM_HAVE_JPEG_INTERNALS && tier > FM_CPU_SCALAR;
+}
+
 static kind random_kind(uint32_t number) {
     kind k = SAMPLINGS[number % N_SAMPLINGS];
     k.width = 1 + (int)random_below(number % 5 ? 300 : 40);
@@ -76,11 +83,7 @@ static void boxes_equal_the_full_decode(void **state) {
         free(full);
         test_guarded_close(&f);
     }
-    /* libjpeg, which decodes all by itself on other CPUs, uses no points. */
-    fm_cpu_tier tier;
-    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
-    const bool are_used = FM_HAVE_JPEG_INTERNALS && tier > FM_CPU_SCALAR;
-    assert_true(are_used ? n_known > 2000 : n_known == 0);
+    assert_true(are_used() ? n_known > 2000 : n_known == 0);
     free(seek);
     fm_jpeg_close(&jpeg);
 }
@@ -146,6 +149,84 @@ static void files_that_change_are_decoded_anew(void **state) {
         test_guarded_close(&f);
     }
     assert_true(n_accepted > 100);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+}
+
+/* A gray image whose right and left edges differ most: the code of a row's first DC difference
+ * begins with 8 ones, so that rows often begin within a byte FF. */
+static file make_with_ff(int width, int height) {
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, width, height, 1, JCS_GRAYSCALE);
+    jpeg_set_quality(&jpeg.codec, 100, TRUE);
+    jpeg_start_compress(&jpeg.codec, TRUE);
+    JSAMPLE row[128];
+    for (int y = 0; y < height; y++) {
+        for (int i = 0; i < width; i++) row[i] = (JSAMPLE)random_below(i < width - 8 ? 256 : 56);
+        for (int i = 0; i < 8; i++) row[i] = (JSAMPLE)(200 + random_below(56));
+        JSAMPROW rows[1] = {row};
+        jpeg_write_scanlines(&jpeg.codec, rows, 1);
+    }
+    test_end_jpeg(&jpeg);
+    const file f = test_guarded_open(jpeg.bytes, jpeg.n_bytes);
+    free(jpeg.bytes);
+    return f;
+}
+
+/* The zero that is stuffed behind the byte where the points end becomes a marker's second byte. */
+static void files_that_end_within_a_byte(void **state) {
+    (void)state;
+    fm_jpeg *seeking = open_decoder(), *plain = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(seeking, seek);
+    int n_found = 0;
+    for (int i = 0; i < 2000; i++) {
+        const fm_box top = {0, 0, 48, 8 * (1 + (int32_t)random_below(4))};
+        const file f = make_with_ff(48, 32);
+        forget(seek);
+        assert_int_equal(decode_both(seeking, plain, &f, &top), FM_OK);
+        const uint64_t bit = seek->begin_bits[seek->head.n];
+        uint8_t *const last = f.bytes + data_of(&f) + bit / 8;
+        if (seek->head.n > 0 && bit % 8 && last[0] == 0xFF && last[1] == 0) {
+            keep_points_only(seek);
+            last[1] = 0xD9;
+            assert_int_equal(decode_both(seeking, plain, &f, &top), FM_ERR_DAMAGED);
+            n_found++;
+        }
+        test_guarded_close(&f);
+    }
+    assert_true(are_used() ? n_found > 5 : n_found == 0);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+}
+
+/* Points that do not fit the image, with a right checksum, as in an index that another program
+ * wrote, are not used. */
+static void forged_points_are_dropped(void **state) {
+    (void)state;
+    fm_jpeg *seeking = open_decoder(), *plain = open_decoder();
+    fm_jpeg_seek *const seek = new_seek();
+    fm_jpeg_set_seek(seeking, seek);
+    const kind k = {.width = 200, .height = 120, .h = 2, .v = 2, .n_components = 3};
+    const file f = make(&k);
+    const fm_box all = {0, 0, k.width, k.height};
+    for (int i = 0; i < 6; i++) {
+        forget(seek);
+        assert_int_equal(decode_both(seeking, plain, &f, &all), FM_OK);
+        fm_jpeg_seek_head *const head = &seek->head;
+        if (i == 0)
+            for (uint32_t n = 0; n < head->n; n++) seek->ends[n].n_bits = UINT16_MAX;
+        if (i == 1) head->row_intervals = 1u << 31;
+        if (i == 2) head->interval_mcus = 1;
+        if (i == 3) head->interval_mcus = UINT32_MAX;
+        if (i == 4) head->n_all = head->n_all * 2;
+        if (i == 5) head->row_intervals = 0;
+        assert_int_equal(decode_both(seeking, plain, &f, &all), FM_OK);
+        assert_int_equal(seek->n_used, 0);
+    }
+    test_guarded_close(&f);
     free(seek);
     fm_jpeg_close(&seeking);
     fm_jpeg_close(&plain);
@@ -431,6 +512,8 @@ int main(void) {
         cmocka_unit_test(boxes_equal_the_full_decode),
         cmocka_unit_test(damaged_files_have_the_same_outcome),
         cmocka_unit_test(files_that_change_are_decoded_anew),
+        cmocka_unit_test(files_that_end_within_a_byte),
+        cmocka_unit_test(forged_points_are_dropped),
         cmocka_unit_test(other_images_get_no_points),
         cmocka_unit_test(the_index_keeps_points),
         cmocka_unit_test(a_full_index_keeps_what_it_has),
