@@ -45,8 +45,8 @@ int fm_process_image_begin(fm_worker *worker, fm_task *task, fm_image_info *info
     fm_decoder_set_interval_skipping(decoder, task->is_verified, task->is_partial);
     if (worker->seek) {
         const uint64_t number = fm_file_number(worker->loader, task);
-        fm_seek_index_get(worker->loader->seek_index, number, worker->seek);
-        fm_decoder_set_seek(decoder, worker->seek);
+        const bool is_of_use = fm_seek_index_get(worker->loader->seek_index, number, worker->seek);
+        fm_decoder_set_seek(decoder, is_of_use ? worker->seek : NULL);
     }
     return fm_decoder_begin(decoder, bytes, n_bytes, info, error);
 }

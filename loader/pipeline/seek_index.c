@@ -146,11 +146,9 @@ int fm_seek_index_open(fm_seek_index **out, uint64_t n_samples, uint64_t max_byt
     const int status = open_index(&index, n_samples, n_bytes, error);
     if (status) return status;
     void *const memory = fm_mem_map(NULL, n_bytes);
-    if (!memory) {
+    if (!memory) { /* a limit of address space, for example: it goes without */
         fm_seek_index_close(&index);
-        return fm_error_set(error, FM_ERR_NOMEM,
-                            "no memory of %llu bytes for seek points; lower seek_index_bytes",
-                            (unsigned long long)n_bytes);
+        return FM_OK;
     }
     set_memory(index, memory);
     begin_empty(index);
@@ -172,7 +170,7 @@ static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *er
     if (pread(fd, &found, sizeof(found), 0) < 0) return failed("read", path, error);
     /* Also one whose maker was killed before it had begun. */
     const bool has_size = (uint64_t)info.st_size == index->n_bytes;
-    const bool is_new = info.st_size == 0 || (has_size && !found.n_samples && !found.magic[0]);
+    const bool is_new = info.st_size == 0 || (has_size && !found.magic[0]);
     if (is_new && fallocate(fd, 0, 0, (off_t)index->n_bytes)) {
         const int status = failed("reserve the size of", path, error);
         /* Some file systems keep what they could reserve. */
@@ -192,7 +190,12 @@ static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *er
     void *const memory = mmap(NULL, index->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return failed("map", path, error);
     set_memory(index, memory);
-    if (is_new) begin_empty(index);
+    const uint64_t n_used = atomic_load(&index->header->n_used);
+    if (is_new)
+        begin_empty(index);
+    else if (n_used < images_at(index->n_samples) || n_used % UNIT_BYTES)
+        atomic_store(&index->header->n_used,
+                     index->n_bytes); /* other bytes than ours: it is full */
     return FM_OK;
 }
 
@@ -255,18 +258,22 @@ static bool copy_points(const image *from, uint64_t sample, fm_jpeg_seek *to) {
     return checksum_of(head, to->ends, sample) == checksum;
 }
 
-void fm_seek_index_get(fm_seek_index *index, uint64_t sample, fm_jpeg_seek *seek) {
+bool fm_seek_index_get(fm_seek_index *index, uint64_t sample, fm_jpeg_seek *seek) {
     seek->head = (fm_jpeg_seek_head){0};
     seek->max_bytes = index->max_bytes;
     seek->is_changed = false;
     seek->n_used = 0;
-    if (sample >= index->n_samples) return;
+    if (sample >= index->n_samples) return false;
     const uint32_t place = atomic_load(&index->places[sample]);
     const image *const known = place ? image_at(index, place) : NULL;
-    if (!known) return;
+    if (!known) {
+        const uint64_t least = sizeof(image) + LEAST_ENDS_BYTES;
+        return atomic_load(&index->header->n_used) + least <= index->n_bytes;
+    }
     pthread_mutex_lock(&index->lock);
     if (!copy_points(known, sample, seek)) seek->head = (fm_jpeg_seek_head){0};
     pthread_mutex_unlock(&index->lock);
+    return true;
 }
 
 /* Locked. The image's place, with room for n_all ends; NULL if there is none left. */
@@ -295,5 +302,5 @@ void fm_seek_index_put(fm_seek_index *index, uint64_t sample, const fm_jpeg_seek
 
 void fm_seek_index_usage(fm_seek_index *index, uint64_t *n_images, uint64_t *n_bytes) {
     *n_images = atomic_load(&index->header->n_images);
-    *n_bytes = atomic_load(&index->header->n_used);
+    *n_bytes = atomic_load(&index->header->n_used) - images_at(index->n_samples);
 }

@@ -166,8 +166,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             bytes. An int: in at most that many bytes; 0: nowhere. A path: in that file, of about
             500 bytes for each sample, so that later runs have them from the start, and the
             processes of a machine that train together share them. It is made if it is missing, and
-            belongs to one dataset; it must be on a local disk or in /dev/shm. OSError or ValueError
-            at iter() if it can't be used.
+            belongs to one dataset; it must be on a local disk or in /dev/shm, must not be truncated
+            or copied over while it is in use, and is trusted: use none that others could have
+            written. OSError or ValueError at iter() if it can't be used.
         reader: how files are read: "uring" (io_uring), "pread", or "auto" (default): io_uring if it
             is available. The environment variable FEEDMILL_READER overrides it.
         worker_init: what a worker_init_fn means: "fallback" (default): torch's path; "ignore": the

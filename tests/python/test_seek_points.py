@@ -150,7 +150,9 @@ def test_the_report_names_them(photos):
     assert ("seek points" in str(stats.report())) == (stats.io.seek_samples > 0)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "", b"x", True, 1 << 64])
+@pytest.mark.parametrize("value", [
+    -1, 1.5, "", b"x", True, 1 << 64, "1GiB", "512 MB", "ram:1GiB", "4096",
+])
 def test_invalid_values(photos, value):
     with pytest.raises(ValueError, match="seek_index"):
         feedmill.DataLoader(numbered_folder(photos), seek_index=value)

@@ -232,6 +232,118 @@ static void forged_points_are_dropped(void **state) {
     fm_jpeg_close(&plain);
 }
 
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* Three strips of an image, twice, with and without points, in intervals that are as long as can
+ * be. Returns how many points there are. */
+static uint32_t decode_strips(const file *f, int32_t width, int32_t height) {
+    const fm_limits limits = {.max_file_bytes = 1 << 28, .max_image_pixels = 1 << 28};
+    fm_jpeg *seeking = NULL, *plain = NULL;
+    assert_int_equal(fm_jpeg_open(&seeking, &limits, NULL, NULL), FM_OK);
+    assert_int_equal(fm_jpeg_open(&plain, &limits, NULL, NULL), FM_OK);
+    fm_jpeg_seek *const seek = new_seek();
+    seek->max_bytes = 0;
+    fm_jpeg_set_seek(seeking, seek);
+    for (int i = 0; i < 6; i++) {
+        const fm_box box = {.left = (i % 3) * (width - 100) / 2,
+                            .top = (i % 3) * (height - 16) / 2,
+                            .width = 100,
+                            .height = 16};
+        keep_points_only(seek);
+        assert_int_equal(decode_both(seeking, plain, f, &box), FM_OK);
+    }
+    const uint32_t n = seek->head.n, n_all = seek->head.n_all;
+    assert_true(n <= n_all && n_all <= FM_JPEG_SEEK_MAX);
+    free(seek);
+    fm_jpeg_close(&seeking);
+    fm_jpeg_close(&plain);
+    return n;
+}
+
+static uint32_t strips_of_noise(int width, int height, int n_components, int quality) {
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, width, height, n_components,
+                    n_components == 1 ? JCS_GRAYSCALE : JCS_RGB);
+    jpeg_set_quality(&jpeg.codec, quality, TRUE);
+    jpeg.codec.comp_info[0].h_samp_factor = jpeg.codec.comp_info[0].v_samp_factor = 1;
+    jpeg_start_compress(&jpeg.codec, TRUE);
+    JSAMPLE *const row = malloc((size_t)(width * n_components));
+    for (int y = 0; y < height; y++) {
+        for (int i = 0; i < width * n_components; i++) row[i] = (JSAMPLE)random_below(256);
+        JSAMPROW rows[1] = {row};
+        jpeg_write_scanlines(&jpeg.codec, rows, 1);
+    }
+    test_end_jpeg(&jpeg);
+    const file f = {.bytes = jpeg.bytes, .n = jpeg.n_bytes};
+    const uint32_t n = decode_strips(&f, width, height);
+    free(row);
+    free(jpeg.bytes);
+    return n;
+}
+
+static void intervals_of_too_many_bits(void **state) {
+    (void)state;
+    /* Most blocks have over 400 bits, and an interval about 190 blocks. */
+    assert_int_equal(strips_of_noise(3000, 64, 3, 100), 0);
+}
+
+static void too_many_intervals(void **state) {
+    (void)state;
+    fm_jpeg_seek *const seek = new_seek();
+    /* 138 MCUs of 3 blocks are 3 intervals, of which 16,384 are the most. */
+    fm_jpeg_seek_image image = {.row_mcus = 138, .n_rows = 5462, .mcu_blocks = 3, .n_bytes = 1000};
+    assert_false(fm_jpeg_seek_begin(seek, &image));
+    assert_int_equal(seek->head.n_all, 0);
+    image.n_rows--;
+    assert_true(fm_jpeg_seek_begin(seek, &image));
+    assert_int_equal(seek->head.n_all, 3 * 5461);
+    free(seek);
+}
+
+static void wide_images(void **state) {
+    (void)state;
+    const uint32_t n = strips_of_noise(20000, 64, 3, 10);
+    assert_true(are_used() ? n > 300 : n == 0);
+}
+
+/* DC differences of +2047 in each block, as no encoder writes them: gray, 40 x 30 blocks. */
+static void predictions_that_are_too_large(void **state) {
+    (void)state;
+    enum { WIDTH = 320, HEIGHT = 240 };
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, WIDTH, HEIGHT, 1, JCS_GRAYSCALE);
+    jpeg_start_compress(&jpeg.codec, TRUE);
+    JSAMPLE row[WIDTH] = {0};
+    for (int y = 0; y < HEIGHT; y++) {
+        JSAMPROW rows[1] = {row};
+        jpeg_write_scanlines(&jpeg.codec, rows, 1);
+    }
+    test_end_jpeg(&jpeg);
+    const size_t data = data_of(&(file){.bytes = jpeg.bytes, .n = jpeg.n_bytes});
+    uint8_t *const bytes = malloc(data + 2 * 3 * WIDTH * HEIGHT / 64 + 4);
+    memcpy(bytes, jpeg.bytes, data);
+    size_t n = data;
+    uint64_t bits = 0;
+    int n_bits = 0;
+    for (int i = 0; i < WIDTH * HEIGHT / 64; i++) {
+        /* The code for 11 bits, these, and that for the block's end, of the standard tables. */
+        bits = bits << 24 | 0x1FEu << 15 | 0x7FFu << 4 | 0xAu;
+        for (n_bits += 24; n_bits >= 8; n_bits -= 8) {
+            bytes[n++] = (uint8_t)(bits >> (n_bits - 8));
+            if (bytes[n - 1] == 0xFF) bytes[n++] = 0;
+        }
+    }
+    memcpy(bytes + n, "\xFF\xD9", 2);
+    const file f = {.bytes = bytes, .n = n + 2};
+    const uint32_t n_points = decode_strips(&f, WIDTH, HEIGHT);
+    /* 16 differences fit into 16 bits, and a row has 40 blocks. */
+    assert_int_equal(n_points, 0);
+    free(bytes);
+    free(jpeg.bytes);
+}
+
+/* ---- others ---------------------------------------------------------------------------------- */
+
 /* Restart intervals, several scans and other formats have no points, and take none. */
 static void other_images_get_no_points(void **state) {
     (void)state;
@@ -514,6 +626,10 @@ int main(void) {
         cmocka_unit_test(files_that_change_are_decoded_anew),
         cmocka_unit_test(files_that_end_within_a_byte),
         cmocka_unit_test(forged_points_are_dropped),
+        cmocka_unit_test(intervals_of_too_many_bits),
+        cmocka_unit_test(too_many_intervals),
+        cmocka_unit_test(wide_images),
+        cmocka_unit_test(predictions_that_are_too_large),
         cmocka_unit_test(other_images_get_no_points),
         cmocka_unit_test(the_index_keeps_points),
         cmocka_unit_test(a_full_index_keeps_what_it_has),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -92,10 +93,7 @@ class Options:
         if self.memory_budget is not None and not is_int(self.memory_budget, 1, _WORD64):
             allowed_text = "a number of bytes (an int above 0) or None"
             raise _invalid("memory_budget", self.memory_budget, allowed_text)
-        if not (self.seek_index is None or is_int(self.seek_index, 0, _WORD64) or _is_path(
-                self.seek_index)):
-            allowed_text = "a number of bytes (an int from 0), a file's path or None"
-            raise _invalid("seek_index", self.seek_index, allowed_text)
+        self._check_seek_index()
         if self.log is not None and not _is_path(self.log):
             raise _invalid("log", self.log, "a file's path or None")
         if self.cache is not None and parse(self.cache) is None:
@@ -105,6 +103,16 @@ class Options:
             raise _invalid("max_errors", self.max_errors, "an int from 0")
         if type(self.log_samples) is not bool:
             raise _invalid("log_samples", self.log_samples, "True or False")
+
+    def _check_seek_index(self) -> None:
+        value = self.seek_index
+        if value is None or is_int(value, 0, _WORD64):
+            return
+        # "1GiB" is the form of `cache`, and hardly meant as a file's name.
+        is_size = isinstance(value, str) and re.fullmatch(r"(ram:)?[\d.]+ *[kKMGT]?i?B?", value)
+        if not _is_path(value) or is_size:
+            allowed_text = "a number of bytes (an int from 0), a file's path or None"
+            raise _invalid("seek_index", value, allowed_text)
 
     def _check_torch_rng(self) -> None:
         if self.seed is not None:
