@@ -42,7 +42,7 @@ CHOSEN = {
                 "test_requirements", "test_deferred", "test_deferred_path",
                 "test_deferred_operations", "test_deferred_tensors", "test_deferred_handover",
                 "test_composed", "test_handover", "test_placing", "test_own_datasets",
-                "test_own_transforms", "test_views_of_datasets", "test_folder_classes",
+                "test_seek_points", "test_several_files", "test_drawn_files", "test_own_transforms", "test_views_of_datasets", "test_folder_classes",
                 "test_image_modes", "test_tables", "test_tensor_files"],
     "objects": ["test_remote_names", "test_remote_credentials", "test_remote_s3",
                 "test_remote_packs"],
