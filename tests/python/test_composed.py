@@ -727,7 +727,7 @@ def test_threads_draw_different_numbers(files):
 
 
 class Pairs(Dataset):
-    """Two files for each sample: feedmill does not read it natively."""
+    """Two files for each sample, one by random.choice(): feedmill does not read it natively."""
 
     def __init__(self, paths, transform):
         self.paths, self.transform = [str(one) for one in paths], transform
@@ -736,9 +736,9 @@ class Pairs(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index):
-        other = random.randint(0, len(self.paths) - 1)
+        other = random.choice(self.paths)
         one = self.transform(Image.open(self.paths[index]).convert("RGB"))
-        return {"A": one, "B": self.transform(Image.open(self.paths[other]).convert("RGB"))}
+        return {"A": one, "B": self.transform(Image.open(other).convert("RGB"))}
 
 
 class Stream(IterableDataset):
