@@ -144,8 +144,8 @@ def test_the_files_are_those_of_torchs_workers(folders, name):  # noqa: F811
 
 @pytest.mark.parametrize("options", [
     {"persistent_workers": True}, {"drop_last": True}, {"batch_size": 1}, {"batch_size": 40},
-    {"multiprocessing_context": "spawn"}, {"prefetch_factor": 5, "persistent_workers": True},
-    {"batch_size": None}, {"shuffle": False},
+    pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    {"prefetch_factor": 5, "persistent_workers": True}, {"batch_size": None}, {"shuffle": False},
 ])
 def test_other_options(folders, options):  # noqa: F811
     compare(Pix2Pix(folders), **options)

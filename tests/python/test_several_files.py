@@ -183,7 +183,8 @@ def test_these_are_native(folders, name, n_workers):
 
 @pytest.mark.parametrize("options", [
     {"num_workers": 1, "persistent_workers": True}, {"drop_last": True},
-    {"num_workers": 2, "multiprocessing_context": "spawn"}, {"batch_size": 1}, {"batch_size": 40},
+    pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    {"batch_size": 1}, {"batch_size": 40},
 ])
 def test_other_options(folders, options):
     compare(pickle.loads(pickle.dumps(LastFirst(folders))), **options)
