@@ -651,7 +651,7 @@ typedef struct fm_config {
     /*
      * Most memory for seek points, within the budget; 0: none are kept. Default 512 MiB. When a
      * baseline JPEG without restart intervals is decoded, the loader notes where its rows of blocks
-     * begin, in about 1% of the file's size, as long as memory is left. Later epochs begin to
+     * begin, in about 0.4% of the file's size, as long as memory is left. Later epochs begin to
      * decode at the rows that are needed, and decode several of them at once. Files are still read
      * whole, and one whose bytes have changed is decoded anew. The pixels are the same.
      *

@@ -150,7 +150,7 @@ void fm_jpeg_close(fm_jpeg **jpeg) {
 
 void fm_jpeg_end(fm_jpeg *jpeg) {
     if (jpeg->seek_data && jpeg->seek->is_changed)
-        fm_jpeg_seek_sign(jpeg->seek, jpeg->bytes, jpeg->seek_data);
+        fm_jpeg_seek_set_checksum(jpeg->seek, jpeg->bytes, jpeg->seek_data);
     jpeg->seek_data = NULL;
     jpeg_abort_decompress(&jpeg->codec);
     jpeg->state = STATE_IDLE;

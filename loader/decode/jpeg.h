@@ -37,7 +37,6 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/types.h"
-
 #include "decode/jpeg_seek.h"
 
 typedef struct fm_jpeg fm_jpeg;

@@ -17,7 +17,7 @@ static uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
 /* The file's bytes that the points depend on: the byte with the next bit, and the zero that is
  * stuffed behind it if it is FF. A marker follows the last one, so that there are two. */
-static size_t signed_bytes(const fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
+static size_t covered_bytes(const fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
     return (size_t)(data - bytes) + seek->begin_bits[seek->head.n] / 8 + 2;
 }
 
@@ -38,7 +38,7 @@ void fm_jpeg_seek_check(fm_jpeg_seek *seek, const uint8_t *bytes, size_t n_bytes
     /* Points that lead out of the file were not found in it, whatever their checksum is. */
     if (head->n == 0)
         seek->head = (fm_jpeg_seek_head){0};
-    else if (head->n_bytes > n_bytes || head->n_bytes != signed_bytes(seek, bytes, data) ||
+    else if (head->n_bytes > n_bytes || head->n_bytes != covered_bytes(seek, bytes, data) ||
              fm_checksum(bytes, head->n_bytes) != head->checksum)
         drop(seek);
 }
@@ -96,7 +96,7 @@ void fm_jpeg_seek_get(const fm_jpeg_seek *seek, uint32_t interval, fm_huffman_po
         point->dc[c] = seek->ends[interval - 1].dc[c];
 }
 
-void fm_jpeg_seek_sign(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
-    seek->head.n_bytes = (uint32_t)signed_bytes(seek, bytes, data);
+void fm_jpeg_seek_set_checksum(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data) {
+    seek->head.n_bytes = (uint32_t)covered_bytes(seek, bytes, data);
     seek->head.checksum = fm_checksum(bytes, seek->head.n_bytes);
 }

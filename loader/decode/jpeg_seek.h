@@ -77,7 +77,7 @@ uint32_t fm_jpeg_seek_last(const fm_jpeg_seek *seek, uint32_t mcu, uint32_t row_
 void fm_jpeg_seek_get(const fm_jpeg_seek *seek, uint32_t interval, fm_huffman_point *point);
 
 /* After decoding, if is_changed: sets the checksum. `data` as in fm_jpeg_seek_check(). */
-void fm_jpeg_seek_sign(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data);
+void fm_jpeg_seek_set_checksum(fm_jpeg_seek *seek, const uint8_t *bytes, const uint8_t *data);
 
 /* The first MCU of an interval, counted in the whole image; 0 to head.n_all. */
 static inline uint32_t fm_jpeg_seek_mcu(const fm_jpeg_seek *seek, uint32_t interval,

@@ -162,7 +162,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             memory.
         seek_index: where to keep at which bits the rows of JPEGs begin, which later epochs decode
             faster with; the pixels are the same, also of a file that changes. None (default): in
-            at most 512 MiB of memory, within memory_budget; a photograph of 110 KB takes about 400
+            at most 512 MiB of memory, within memory_budget; a photograph of 110 KB takes about 480
             bytes. An int: in at most that many bytes; 0: nowhere. A path: in that file, of about
             500 bytes for each sample, so that later runs have them from the start, and the
             processes of a machine that train together share them. It is made if it is missing, and
