@@ -658,8 +658,8 @@ typedef struct fm_config {
      * With a path, the seek points are in that file instead, with room for those of usual
      * photographs, so that later runs have them from the start, and processes that decode parts of
      * the same dataset share them. It is made if it is missing, must be on a local disk or in
-     * /dev/shm, and nobody may truncate it. fm_loader_open() fails with FM_ERR_READ or
-     * FM_ERR_ARGUMENT if it can't be used. Default NULL; copied.
+     * /dev/shm, and nobody may truncate it. Its contents are trusted. fm_loader_open() fails with
+     * FM_ERR_READ or FM_ERR_ARGUMENT if it can't be used. Default NULL; copied.
      */
     uint64_t seek_index_bytes;
     const char *seek_index_path;
