@@ -1,6 +1,7 @@
 """A collate_fn that is called before its batch is requested: in which thread or process it runs,
 the memory of its results, errors, and how threads and workers end."""
 
+import argparse
 import copy
 import gc
 import multiprocessing
@@ -16,6 +17,7 @@ import torch
 from feedmill.collate.blocks import BlockPool
 from feedmill.collate.proof import is_proved
 from feedmill.iterators import native as module
+from feedmill.iterators import receive
 from helpers import MEAN, STD, compose, native_loader
 from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms as T
@@ -174,6 +176,81 @@ def test_functions_not_proved_safe(function):
     assert not is_proved(function)
 
 
+# ---- functions that read what may be replaced, called on the calling thread ----------------------
+
+
+def by_arguments(args):
+    def collate(samples):
+        pixel_values = torch.stack([image for image, _ in samples])
+        labels = torch.tensor([label + args.add for _, label in samples])
+        return {"pixel_values": pixel_values, "labels": labels}
+
+    return collate
+
+
+class Properties:
+    @property
+    def add(self):
+        return 1
+
+
+class Getting:
+    def __getattr__(self, name):
+        return 1
+
+
+def in_place_if_jumped_to(args):
+    def collate(samples):
+        images = torch.stack([image for image, _ in samples])
+        return (images if len(samples) else args).normal_()
+
+    return collate
+
+
+READING = [reads_a_number, by_arguments(argparse.Namespace(add=1))]
+NOT_READING = [
+    by_arguments(Properties()), by_arguments(Getting()), by_arguments(argparse.Namespace()),
+    by_arguments(argparse.Namespace(add=torch.ones(()))), by_arguments(np),
+    in_place_if_jumped_to(argparse.Namespace(normal_=1)), in_place, counts, draws,
+]
+
+
+@pytest.mark.parametrize("function", READING, ids=name_of)
+def test_functions_proved_with_what_they_read(function):
+    reads = []
+    assert is_proved(function, reads) and reads and all(one.is_same() for one in reads)
+    assert not is_proved(function)
+
+
+@pytest.mark.parametrize("function", NOT_READING)
+def test_functions_that_read_other_things_are_not_proved(function):
+    assert not is_proved(function, [])
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_batches_of_the_calling_thread_need_no_copy(images, memory_format, monkeypatch):
+    """Until what the function reads is replaced, as then nothing is known of it."""
+    received = []
+
+    def tensors_of(*given):
+        received.append(made := receive_tensors(*given))
+        return made
+
+    receive_tensors = receive.tensors_of
+    monkeypatch.setattr(receive, "tensors_of", tensors_of)
+    args = argparse.Namespace(add=1)
+    options = {"batch_size": 8, "collate_fn": by_arguments(args)}
+    loader = native_loader(images, **options, num_workers=0, memory_format=memory_format)
+    found = []
+    for mine, theirs in zip(loader, torch.utils.data.DataLoader(images, **options), strict=True):
+        found.append(mine["pixel_values"].data_ptr() == received.pop().data_ptr())
+        assert torch.equal(mine["pixel_values"], theirs["pixel_values"])
+        assert torch.equal(mine["labels"], theirs["labels"])
+        if len(found) == 3:
+            args.add = torch.ones((), dtype=torch.int64)
+    assert found == [True, True, True, False, False]
+
+
 # ---- where the function runs ---------------------------------------------------------------------
 
 
@@ -223,10 +300,11 @@ def two_stacks(samples):
     return torch.stack(tensors), torch.stack(tensors)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("function", [sample_and_stack, two_stacks])
-def test_parts_of_a_result_do_not_share_memory(images, function):
+def test_parts_of_a_result_do_not_share_memory(images, function, num_workers):
     assert is_proved(function)
-    loader = native_loader(images, batch_size=5, collate_fn=function, num_workers=1)
+    loader = native_loader(images, batch_size=5, collate_fn=function, num_workers=num_workers)
     wanted = list(torch.utils.data.DataLoader(images, 5, collate_fn=function))
     for (one, other), theirs in zip(loader, wanted, strict=True):
         assert torch.equal(one, theirs[0]) and torch.equal(other, theirs[1])

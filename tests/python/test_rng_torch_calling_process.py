@@ -231,12 +231,20 @@ def test_explain(mixed):
     assert "drawn from the process's own generators when a batch is requested" in text
 
 
-def test_generators_are_set_only_where_the_batch_drew(mixed, monkeypatch):
+class _Given:
+    def give_streams(self, number, streams):
+        assert number == 0
+        self.streams = streams
+
+
+@pytest.mark.parametrize("draws_from_numpy", [False, True])
+def test_generators_are_set_only_where_the_batch_drew(mixed, monkeypatch, draws_from_numpy):
     """Another thread's numbers of a generator that the batch leaves alone can't be undone."""
     torch.manual_seed(3)
-    generators = global_generators.ProcessGenerators()
+    generators = global_generators.ProcessGenerators(draws_from_numpy)
     before = random_states.global_states()
-    generators.note(0, before)
+    generators.request(given := _Given(), 0)
+    assert given.streams == random_states.streams_of(before)
     torch.rand(5)
     behind = random_states.streams_of(random_states.global_states())
     torch.set_rng_state(before[0])

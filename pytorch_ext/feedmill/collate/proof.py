@@ -12,12 +12,13 @@ import builtins
 import dis
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate
 
 from feedmill._internals import is_collate_untouched
+from feedmill.planner.attributes import PLAIN, NotUnderstood, attribute
 
 # Instructions that move, compute, call and branch, of Python 3.10 to 3.14. Not listed are those
 # that change an object (STORE_ATTR, STORE_SUBSCR, in-place operators, ...) or a global, import,
@@ -74,77 +75,139 @@ _BUILTINS = frozenset(
 )
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.memory_format)
 _MAX_DEPTH = 8
+_ABSENT = object()
 
 
-def is_proved(function: Callable[..., Any]) -> bool:
-    """Whether a collate_fn is proved to compute its result from its samples alone."""
-    return _is_proved(function, 0)
+class Read(NamedTuple):
+    """A constant that a function reads when it is called, and that may be replaced between calls.
 
+    Attributes:
+        holder: the object whose attribute it is, or the dict of global variables.
+        name: of the attribute or variable.
+        value: what was there when the function was proved.
+    """
 
-def _is_proved(function: Any, depth: int) -> bool:
-    if function is default_collate:
-        return is_collate_untouched()
-    if type(function) is not types.FunctionType or depth > _MAX_DEPTH:
-        return False
-    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if not all(isinstance(one, _CONSTANTS) for one in held):
-        return False
-    if vars(function):  # attributes of a function are global state
-        return False
-    cells: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+    holder: Any
+    name: str
+    value: Any
+
+    def is_same(self) -> bool:
+        """Whether the value is still there. Runs no code of the holder's class."""
+        if type(self.holder) is dict:
+            return self.holder.get(self.name, self) is self.value
         try:
-            cells[name] = cell.cell_contents
-        except ValueError:  # empty
+            return attribute(self.holder, self.name) is self.value
+        except NotUnderstood:
             return False
-    return _is_code_proved(function.__code__, function.__globals__, cells, depth)
 
 
-def _is_code_proved(
-    code: types.CodeType, namespace: dict[str, Any], cells: dict[str, Any], depth: int
-) -> bool:
-    instructions = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
-    own_cells = set(code.co_cellvars)
-    for place, one in enumerate(instructions):
-        if one.opname not in _INSTRUCTIONS or (
-            one.opname == "BINARY_OP" and one.argrepr.endswith("=")
-        ):
+def is_proved(function: Callable[..., Any], reads: list[Read] | None = None) -> bool:
+    """Whether a collate_fn is proved to compute its result from its samples alone.
+
+    Args:
+        function: the collate_fn.
+        reads: for a function that is called when torch would call it, and may thus read what
+            changes: gets what it reads so. It is proved as long as all of them are the same.
+            None: the function must not read such values.
+    """
+    return _Proof(reads).is_proved(function, 0)
+
+
+class _Proof:
+    """Proves functions; see is_proved()."""
+
+    def __init__(self, reads: list[Read] | None) -> None:
+        self._reads = reads
+
+    def is_proved(self, function: Any, depth: int) -> bool:
+        if function is default_collate:
+            return is_collate_untouched()
+        if type(function) is not types.FunctionType or depth > _MAX_DEPTH:
             return False
-        if one.opname == "LOAD_GLOBAL":
+        held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        if not all(isinstance(one, _CONSTANTS) for one in held):
+            return False
+        if vars(function):  # attributes of a function are global state
+            return False
+        cells: dict[str, Any] = {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            try:
+                cells[name] = cell.cell_contents
+            except ValueError:  # empty
+                return False
+        return self._is_code_proved(function.__code__, function.__globals__, cells, depth)
+
+    def _is_code_proved(
+        self, code: types.CodeType, namespace: dict[str, Any], cells: dict[str, Any], depth: int
+    ) -> bool:
+        instructions = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+        own_cells = set(code.co_cellvars)
+        is_read = False  # the instruction before has proved this one, too
+        for place, one in enumerate(instructions):
+            if one.opname not in _INSTRUCTIONS or (
+                one.opname == "BINARY_OP" and one.argrepr.endswith("=")
+            ):
+                return False
             following = instructions[place + 1] if place + 1 < len(instructions) else None
-            if not _is_global_proved(one.argval, following, namespace, depth):
+            was_read, is_read = is_read and not one.is_jump_target, False
+            if one.opname == "LOAD_GLOBAL":
+                is_read = self._is_attribute_read(namespace.get(one.argval), following)
+                if not is_read and not self._is_global_proved(
+                    one.argval, following, namespace, depth
+                ):
+                    return False
+            elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and not was_read:
+                before = instructions[place - 1]
+                is_of_torch = before.opname == "LOAD_GLOBAL" and (
+                    namespace.get(before.argval) is torch
+                )
+                if one.argval not in (_TORCH if is_of_torch else _ATTRIBUTES):
+                    return False
+            elif one.opname == "LOAD_DEREF" and one.argval not in own_cells:
+                value = cells.get(one.argval, _ABSENT)
+                is_read = self._is_attribute_read(value, following)
+                if not is_read and not self._is_value_proved(value, depth):
+                    return False
+            elif one.opname == "STORE_DEREF" and one.argval not in own_cells:
                 return False
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            before = instructions[place - 1]
-            is_of_torch = before.opname == "LOAD_GLOBAL" and (
-                namespace.get(before.argval) is torch
-            )
-            if one.argval not in (_TORCH if is_of_torch else _ATTRIBUTES):
-                return False
-        elif one.opname == "LOAD_DEREF" and one.argval not in own_cells:
-            if one.argval not in cells or not _is_value_proved(cells[one.argval], depth):
-                return False
-        elif one.opname == "STORE_DEREF" and one.argval not in own_cells:
-            return False
-        elif one.opname == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
-            # A nested comprehension, lambda or function, which sees this one's variables, too.
-            inner = {**cells, **dict.fromkeys(own_cells)}
-            if not _is_code_proved(one.argval, namespace, inner, depth + 1):
-                return False
-    return True
+            elif one.opname == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
+                # A nested comprehension, lambda or function, which sees this one's variables, too.
+                inner = {**cells, **dict.fromkeys(own_cells)}
+                if not self._is_code_proved(one.argval, namespace, inner, depth + 1):
+                    return False
+        return True
 
-
-def _is_global_proved(
-    name: str, following: Any, namespace: dict[str, Any], depth: int
-) -> bool:
-    if name in namespace:
+    def _is_global_proved(
+        self, name: str, following: Any, namespace: dict[str, Any], depth: int
+    ) -> bool:
+        if name not in namespace:
+            return name in _BUILTINS and getattr(builtins, name, None) is not None
         value = namespace[name]
         if value is torch:  # only its listed attributes are allowed
             return following is not None and following.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        # A number or string is not proved: it could be reassigned while the epoch runs.
-        return isinstance(value, torch.dtype | torch.memory_format) or _is_proved(value, depth + 1)
-    return name in _BUILTINS and getattr(builtins, name, None) is not None
+        if isinstance(value, torch.dtype | torch.memory_format):
+            return True
+        # A number or string could be reassigned while the epoch runs.
+        return self._is_read(namespace, name, value) or self.is_proved(value, depth + 1)
 
+    def _is_value_proved(self, value: Any, depth: int) -> bool:
+        return isinstance(value, _CONSTANTS) or self.is_proved(value, depth + 1)
 
-def _is_value_proved(value: Any, depth: int) -> bool:
-    return isinstance(value, _CONSTANTS) or _is_proved(value, depth + 1)
+    def _is_attribute_read(self, holder: Any, following: Any) -> bool:
+        """Whether the next instruction reads a constant from an object, such as a script's parsed
+        arguments."""
+        if self._reads is None or following is None or following.opname != "LOAD_ATTR":
+            return False
+        try:
+            value = attribute(holder, following.argval)
+        except NotUnderstood:
+            return False
+        return type(holder) is not types.ModuleType and self._is_read(
+            holder, following.argval, value
+        )
+
+    def _is_read(self, holder: Any, name: str, value: Any) -> bool:
+        if self._reads is None or type(value) not in PLAIN:
+            return False
+        self._reads.append(Read(holder, name, value))
+        return True

@@ -65,7 +65,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other
 
 
-class ThreadCollate:
+class SharingCollate:
     """Calls a proved collate_fn with the samples of native batches.
 
     The result may share the batch's memory. The function can't notice, as it changes nothing in

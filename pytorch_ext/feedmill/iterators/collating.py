@@ -21,9 +21,9 @@ from feedmill._internals import (
     pin_memory,
     set_worker_info,
 )
-from feedmill.collate.proof import is_proved
+from feedmill.collate.proof import Read, is_proved
 from feedmill.collate.samples import collate_function, samples_of
-from feedmill.collate.stacking import ThreadCollate, is_builtin
+from feedmill.collate.stacking import SharingCollate, is_builtin
 from feedmill.collate.unshared import unshared
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
@@ -121,6 +121,11 @@ class Collate:
         self._pins_for_device = self.is_default and as_device(options.device) is not None
         self._device = iterator._pin_memory_device
         self._counting = threading.Lock()
+        self._reads: list[Read] = []
+        self._sharing: SharingCollate | None = None
+        is_here = loader.num_workers == 0 and function is None and not self.stacks
+        if is_here and self._auto_collation and is_proved(loader.collate_fn, self._reads):
+            self._sharing = SharingCollate(self._function, auto_collation=True)
         self._workers: list[_Worker] = []
         if as_worker and not self.is_default:
             self._workers = [
@@ -268,7 +273,7 @@ class Collate:
     def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:
         """Returns a function that makes the same batch on another thread, for a proved collate_fn.
         It is called with images, targets and as_image, see __call__()."""
-        call = ThreadCollate(self._function, self._auto_collation)
+        call = SharingCollate(self._function, self._auto_collation)
         counters, memory_format = self._counters, self.memory_format
         pins = self._pins and not self.on_device
         pin_device = torch.cuda.current_device() if pins and torch.cuda.is_available() else None
@@ -347,11 +352,22 @@ class Collate:
         self, images: torch.Tensor, targets: Sequence[Any], number: int, as_image: bool
     ) -> Any:
         begin_ns = time.monotonic_ns()
-        samples = list(zip(samples_of(images, as_image), targets))
         try:
+            if self._may_share(targets):
+                assert self._sharing is not None
+                return self._sharing(images, targets, as_image)
+            samples = list(zip(samples_of(images, as_image), targets))
             return self._call(samples if self._auto_collation else samples[0], number)
         finally:
             self._counters.collate_ns += time.monotonic_ns() - begin_ns
+
+    def _may_share(self, targets: Sequence[Any]) -> bool:
+        """Whether the proof covers these samples, so that the batch may be the native memory."""
+        return (
+            self._sharing is not None
+            and all(map(is_builtin, targets))
+            and all(one.is_same() for one in self._reads)
+        )
 
     def _call(self, data: Any, number: int) -> Any:
         if not self._workers:

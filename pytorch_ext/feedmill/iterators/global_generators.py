@@ -15,6 +15,7 @@ from feedmill.planner.random_states import (
     set_global_states,
     set_if_same,
     streams_of,
+    with_streams,
 )
 from feedmill.system.locks import renew_after_fork
 
@@ -54,12 +55,19 @@ class ProcessGenerators(VirtualWorkers):
 
     As in torch, the samples of a batch draw from them when the batch is requested, and what the
     script draws between two batches counts. Files are read ahead, but not decoded.
+
+    Args:
+        draws_from_numpy: whether samples may draw from NumPy's generator. If not, its state is that
+            of the beginning throughout: to read it takes longer than to read the other two.
     """
 
-    def __init__(self) -> None:
-        super().__init__([global_states()], calls_collate=False)
+    def __init__(self, draws_from_numpy: bool) -> None:
+        states = global_states()
+        super().__init__([states], calls_collate=False)
         self.waits = True
+        self._numpy = None if draws_from_numpy else states[2]
         self._requested = -1  # number of the batch that has the generators
+        self._given = b""  # the fm_streams that it began with
 
     def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
         self._requested = -1
@@ -69,8 +77,10 @@ class ProcessGenerators(VirtualWorkers):
         """Lets the batch draw from the generators as they are now, unless it may already."""
         if self._requested != batch:
             with _generators:
-                self.note(batch, global_states())
-            handle.give_streams(0, streams_of(self.of_batch(batch)))
+                states = global_states(self._numpy)
+            self.note(batch, states)
+            self._given = streams_of(states)
+            handle.give_streams(0, self._given)
             self._requested = batch
 
     def interrupted(self) -> bool:
@@ -80,7 +90,7 @@ class ProcessGenerators(VirtualWorkers):
     def note_streams(self, batch: int, streams: bytes) -> None:
         """Sets the generators to what they are behind the batch; see set_if_same()."""
         before = self.of_batch(batch)
-        super().note_streams(batch, streams)
-        behind = self.of_batch(batch)
+        behind = with_streams(before, streams, self._given)
+        self.note(batch, behind)
         with _generators:
             set_if_same(before, behind)

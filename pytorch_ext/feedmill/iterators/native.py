@@ -56,6 +56,7 @@ from feedmill.planner.formats import memory_format_of
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
+from feedmill.planner.torchs_draws import draws_from_numpy
 from feedmill.profiling.log.ranges import waiting
 from feedmill.remote.names import is_fsspec_name, is_name
 from feedmill.remote.process import shared
@@ -153,7 +154,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             return None
         is_random = bool(getattr(source.plan, "is_random", False))
         if self._num_workers == 0:
-            return ProcessGenerators() if is_random else None
+            return ProcessGenerators(draws_from_numpy(source.native_plan)) if is_random else None
         loaded = loader._feedmill.progress.workers
         if loaded is not None:
             self._base_seed = loaded.base_seed

@@ -27,6 +27,10 @@ _AFTER_WORDS = _HEADER.size + 8 * _N_WORDS
 _GENERATOR_BYTES = 4 * (_N_WORDS + 1)
 _KEPT = struct.Struct("<dd")
 _ARE_KEPT = struct.Struct("<HH")
+_OF_PYTHON = struct.Struct(f"<{_N_WORDS + 1}I")
+# Where the generators of Python and NumPy begin in fm_streams.
+_PYTHON_AT = _KEPT.size + _GENERATOR_BYTES
+_NUMPY_AT = _PYTHON_AT + _GENERATOR_BYTES
 
 
 def packed_torch(state: Any) -> bytes:
@@ -56,7 +60,7 @@ def streams_of(states: States) -> bytes:
     return b"".join((
         _KEPT.pack(torch_normal if has_torch_normal else 0.0, python_normal or 0.0),
         of_torch, struct.pack("<I", _N_WORDS if left == 1 else following),
-        np.array(of_python, np.uint32).tobytes(),
+        _OF_PYTHON.pack(*of_python),
         _stream_of_numpy(states[2]),
         _ARE_KEPT.pack(has_torch_normal != 0, python_normal is not None),
     ))
@@ -70,16 +74,51 @@ def _stream_of_numpy(state: Any) -> bytes:
     return words + struct.pack("<I", held["pos"])
 
 
-def with_streams(states: States, streams: bytes) -> States:
+def with_streams(states: States, streams: bytes, before: bytes | None = None) -> States:
     """States whose generators go on with an fm_streams. What else they hold, such as a normally
-    distributed number that NumPy keeps, stays."""
-    torch_normal, python_normal = _KEPT.unpack_from(streams)
-    has_torch_normal, has_python_normal = _ARE_KEPT.unpack_from(
-        streams, _KEPT.size + 3 * _GENERATOR_BYTES
-    )
-    words = np.frombuffer(streams, np.uint32, 3 * (_N_WORDS + 1), _KEPT.size)
-    of_torch, of_python, of_numpy = words.reshape(3, _N_WORDS + 1)
-    raw = bytearray(states[0].numpy().tobytes())
+    distributed number that NumPy keeps, stays.
+
+    Args:
+        states: what they hold otherwise.
+        streams: the fm_streams.
+        before: streams_of(states), if known. The states of Python's and NumPy's generators that
+            are equal in both are then the same objects.
+    """
+    of_torch = _with_stream_of_torch(states[0], streams)
+    of_python, of_numpy = states[1:]
+    if before is None or not _is_same_python(before, streams):
+        of_python = _with_stream_of_python(of_python, streams)
+    if before is None or not _is_same_part(before, streams, _NUMPY_AT):
+        of_numpy = _with_stream_of_numpy(of_numpy, streams)
+    return of_torch, of_python, of_numpy
+
+
+def _is_same_part(one: bytes, other: bytes, begin: int) -> bool:
+    """Whether the generators that begin at a byte of two fm_streams are equal."""
+    end = begin + _GENERATOR_BYTES
+    return one[begin:end] == other[begin:end]
+
+
+def _is_same_python(one: bytes, other: bytes) -> bool:
+    def kept(streams: bytes) -> tuple[float, int]:
+        return _KEPT.unpack_from(streams)[1], _are_kept(streams)[1]
+
+    return kept(one) == kept(other) and _is_same_part(one, other, _PYTHON_AT)
+
+
+def _are_kept(streams: bytes) -> tuple[int, int]:
+    """Whether torch and Python keep a normally distributed number."""
+    return _ARE_KEPT.unpack_from(streams, _NUMPY_AT + _GENERATOR_BYTES)
+
+
+def _words_at(streams: bytes, begin: int) -> Any:
+    """A generator's words, and which one is next."""
+    return np.frombuffer(streams, np.uint32, _N_WORDS + 1, begin)
+
+
+def _with_stream_of_torch(state: Any, streams: bytes) -> Any:
+    of_torch = _words_at(streams, _KEPT.size)
+    raw = bytearray(state.numpy().tobytes())
     seed, _, is_seeded, first = _HEADER.unpack_from(raw)
     following = int(of_torch[_N_WORDS])
     torch_words = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
@@ -89,26 +128,26 @@ def with_streams(states: States, streams: bytes) -> States:
     _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, 0 if is_new else following)
     raw[_HEADER.size : _AFTER_WORDS] = torch_words
     x, _, rho, _ = _NORMALS.unpack_from(raw, _AFTER_WORDS)
-    _NORMALS.pack_into(raw, _AFTER_WORDS, x, torch_normal, rho, has_torch_normal)
-    version, _, _ = states[1]
-    return (
-        torch.frombuffer(raw, dtype=torch.uint8).clone(),
-        (version, tuple(of_python.tolist()), python_normal if has_python_normal else None),
-        _with_stream_of_numpy(states[2], of_numpy),
-    )
+    normal = _KEPT.unpack_from(streams)[0]
+    _NORMALS.pack_into(raw, _AFTER_WORDS, x, normal, rho, _are_kept(streams)[0])
+    return torch.frombuffer(raw, dtype=torch.uint8)
+
+
+def _with_stream_of_python(state: Any, streams: bytes) -> Any:
+    normal = _KEPT.unpack_from(streams)[1] if _are_kept(streams)[1] else None
+    return state[0], _OF_PYTHON.unpack_from(streams, _PYTHON_AT), normal
+
+
+def _with_stream_of_numpy(state: Any, streams: bytes) -> Any:
+    if state["bit_generator"] != "MT19937":
+        return state
+    words = _words_at(streams, _NUMPY_AT)
+    return {**state, "state": {"key": words[:_N_WORDS].copy(), "pos": int(words[_N_WORDS])}}
 
 
 def with_python(streams: bytes, state: Any) -> bytes:
     """An fm_streams with another state of Python's generator, random.getstate()."""
-    begin = _KEPT.size + _GENERATOR_BYTES
-    of_python = np.array(state[1], np.uint32).tobytes()
-    return streams[:begin] + of_python + streams[begin + _GENERATOR_BYTES :]
-
-
-def _with_stream_of_numpy(state: Any, words: Any) -> Any:
-    if state["bit_generator"] != "MT19937":
-        return state
-    return {**state, "state": {"key": words[:_N_WORDS].copy(), "pos": int(words[_N_WORDS])}}
+    return streams[:_PYTHON_AT] + _OF_PYTHON.pack(*state[1]) + streams[_NUMPY_AT:]
 
 
 def seeded_states(seed: int) -> States:
@@ -143,6 +182,8 @@ def set_if_same(before: States, behind: States) -> None:
     that does both.
     """
     for generator, one, other in zip(_GLOBAL, before, behind):
+        if one is other:
+            continue
         if not generator.is_same(one, other) and generator.is_same(generator.get(), one):
             generator.set(other)
 
@@ -189,10 +230,14 @@ _GLOBAL = (
 )
 
 
-def global_states() -> States:
-    """The states of this process's generators."""
-    of_torch, of_python, of_numpy = (one.get() for one in _GLOBAL)
-    return of_torch, of_python, of_numpy
+def global_states(numpy_state: Any = None) -> States:
+    """The states of this process's generators.
+
+    Args:
+        numpy_state: taken for NumPy's, which is not read then.
+    """
+    of_torch, of_python, of_numpy = _GLOBAL
+    return of_torch.get(), of_python.get(), of_numpy.get() if numpy_state is None else numpy_state
 
 
 def set_global_states(states: States) -> None:

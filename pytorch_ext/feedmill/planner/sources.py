@@ -51,6 +51,7 @@ def definition_of(function: FunctionType) -> Definition | None:
     return _found[key]
 
 
+@functools.lru_cache(maxsize=512)  # walks the functions around, which may be a whole script
 def is_bound_once(definition: Definition, name: str) -> bool:
     """Whether a free variable of the function keeps its value: it is an argument of an enclosing
     function or assigned in a single statement that is in no loop; or all statements that assign it
