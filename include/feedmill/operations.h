@@ -92,6 +92,16 @@ FM_API void fm_pixels_histogram(const uint8_t *pixels, size_t n_px, uint64_t cou
 FM_API FM_CHECK_RESULT int fm_pixels_gray_sum(const uint8_t *pixels, size_t n_px, uint64_t *sum,
                                               fm_error *error);
 
+/*
+ * Mixes two images of n_bytes bytes each: out = one * weight + other * other_weight in float32,
+ * rounded to the nearest integer, halves to the even one. `out` may be one of the two.
+ * FM_ERR_ARGUMENT if a weight is negative, their sum more than 1 (but for rounding), a pointer NULL
+ * or FEEDMILL_CPU invalid.
+ */
+FM_API FM_CHECK_RESULT int fm_pixels_mix(const uint8_t *one, const uint8_t *other, size_t n_bytes,
+                                         float weight, float other_weight, uint8_t *out,
+                                         fm_error *error);
+
 #ifdef __cplusplus
 }
 #endif

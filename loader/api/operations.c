@@ -7,6 +7,7 @@
 
 #include "augment/blur.h"
 #include "augment/color.h"
+#include "augment/mix.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "transform/geometry.h"
@@ -148,5 +149,22 @@ int fm_pixels_gray_sum(const uint8_t *pixels, size_t n_px, uint64_t *sum, fm_err
     fm_color_kernels kernels;
     fm_color_init(&kernels, tier);
     *sum = kernels.gray_sum(pixels, n_px);
+    return FM_OK;
+}
+
+int fm_pixels_mix(const uint8_t *one, const uint8_t *other, size_t n_bytes, float weight,
+                  float other_weight, uint8_t *out, fm_error *error) {
+    fm_error_clear(error);
+    if (!one || !other || !out)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "one, other or out is NULL");
+    /* Weights that add up to 1 do so but for the rounding of each. */
+    const float most = 1.0001f;
+    if (!(weight >= 0 && other_weight >= 0 && weight + other_weight <= most))
+        return fm_error_set(error, FM_ERR_ARGUMENT, "the weights %g and %g are not shares of 1",
+                            (double)weight, (double)other_weight);
+    fm_cpu_tier tier;
+    const int status = fm_cpu_tier_get(&tier, error);
+    if (status) return status;
+    fm_mix_kernel_of(tier)(out, one, other, n_bytes, weight, other_weight);
     return FM_OK;
 }

@@ -312,10 +312,6 @@ PyObject *loader_next_ahead(PyObject *self, PyObject *) {
     return outcome_of(state, status, std::move(batch), error);
 }
 
-void *pointer_from(unsigned long long address) {
-    return reinterpret_cast<void *>(uintptr_t(address));
-}
-
 PyObject *loader_add_output(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);

@@ -221,6 +221,7 @@ PyMethodDef functions[] = {
     method_entry<table_bytes>("table_bytes", METH_VARARGS, "Integers, clipped, as bytes."),
     method_entry<histogram>("histogram", METH_VARARGS, "Counts of the values of RGB pixels."),
     method_entry<gray_sum>("gray_sum", METH_VARARGS, "The sum of RGB pixels' gray values."),
+    method_entry<mix_pixels>("mix_pixels", METH_VARARGS, "A weighted sum of two images."),
     method_entry<scale_pixels>("scale_pixels", METH_VARARGS, "Pixels divided by 255, by channel."),
     method_entry<normalize>("normalize", METH_VARARGS, "(values - mean) / std by plane."),
     method_entry<normalize_pixels>("normalize_pixels", METH_VARARGS,

@@ -136,4 +136,19 @@ PyObject *gray_sum(PyObject *, PyObject *args) {
     return status ? text_from(error.message).release() : PyLong_FromUnsignedLongLong(sum);
 }
 
+PyObject *mix_pixels(PyObject *, PyObject *args) {
+    unsigned long long out, one, other, n_bytes;
+    float weight, other_weight;
+    if (!PyArg_ParseTuple(args, "KKKKff", &out, &one, &other, &n_bytes, &weight, &other_weight))
+        return nullptr;
+    fm_error error;
+    const int status = without_gil([&] {
+        return fm_pixels_mix(static_cast<const uint8_t *>(pointer_from(one)),
+                             static_cast<const uint8_t *>(pointer_from(other)), size_t(n_bytes),
+                             weight, other_weight, static_cast<uint8_t *>(pointer_from(out)),
+                             &error);
+    });
+    return PyBool_FromLong(status == FM_OK);
+}
+
 } // namespace feedmill

@@ -123,6 +123,11 @@ template <typename Make> Ref make_tuple(size_t n, Make make) {
     return tuple;
 }
 
+// The address that a Python integer gives.
+inline void *pointer_from(unsigned long long address) {
+    return reinterpret_cast<void *>(uintptr_t(address));
+}
+
 // A message as a str. Bytes that are not UTF-8, such as those of paths, are replaced.
 Ref text_from(const char *message);
 

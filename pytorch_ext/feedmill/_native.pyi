@@ -167,6 +167,12 @@ def histogram(pixels: bytes, /) -> list[int]:
 def gray_sum(pixels: bytes, /) -> int | str:
     """The sum of the gray values of RGB pixels as Pillow converts them. Releases the GIL."""
 
+def mix_pixels(
+    out: int, one: int, other: int, n_bytes: int, weight: float, other_weight: float, /
+) -> bool:
+    """Writes uint8[n_bytes] at the addresses `one` and `other`, each times its weight in float32,
+    added and rounded, to `out`. False: the weights are not shares of 1. Releases the GIL."""
+
 def scale_pixels(pixels: bytes, n_px: int, address: int) -> bool:
     """Writes bytes[n_px][3], divided by 255, to float32[3][n_px] at an address. False: there is no
     memory. Releases the GIL."""

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -263,20 +264,32 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-def folder(work: Path, layout: str, images: Path | None = None) -> Path:
+class Given(NamedTuple):
+    """Images for layouts like imagenet.
+
+    Attributes:
+        root: a folder with a folder of JPEGs per class.
+        n_training: how many files there are for training, at least; images are repeated for that.
+    """
+
+    root: Path
+    n_training: int
+
+
+def folder(work: Path, layout: str, images: Given | None = None) -> Path:
     """The folder of a data set, made if it is not there yet.
 
     Args:
         work: where data sets are made.
         layout: its name.
-        images: a folder with a folder of JPEGs per class, for layouts like imagenet; None: made ones.
+        images: for layouts like imagenet; None: made ones.
     """
     if layout not in _LIKE_IMAGENET:
         images = None
     target = work / "data" / layout
     if images is not None:
-        digest = hashlib.sha256(str(images.resolve()).encode()).hexdigest()[:10]
-        target = work / f"data-{digest}" / layout
+        digest = hashlib.sha256(str(images.root.resolve()).encode()).hexdigest()[:10]
+        target = work / f"data-{digest}-{images.n_training}" / layout
     complete = target.with_name(layout + ".complete")
     if not complete.exists():
         shutil.rmtree(target, ignore_errors=True)
@@ -289,20 +302,18 @@ def folder(work: Path, layout: str, images: Path | None = None) -> Path:
 
 
 _LIKE_IMAGENET = ("imagenet", "imagenet_288", "imagenet_rgb")
-_MIN_TRAINING_FILES = 10_000
 
 
-def _imagenet_of(images: Path, root: Path) -> None:
-    """As imagenet, but with given images: each once in val/, and in train/ under several names, so
-    that there are at least 10,000 files."""
+def _imagenet_of(images: Given, root: Path) -> None:
+    """As imagenet, but with given images: each once in val/, and in train/ under several names."""
     import torch
 
-    paths = sorted(path for path in images.glob("*/*") if path.is_file())
+    paths = sorted(path for path in images.root.glob("*/*") if path.is_file())
     if not paths:
-        raise ValueError(f"{images} has no files in folders; --images needs a folder per class")
+        raise ValueError(f"{images.root} has no files in folders; --images needs a folder per class")
     for path in paths:
         _copy(path, root / "val" / path.parent.name / path.name)
-    for i in range(-(-_MIN_TRAINING_FILES // len(paths))):
+    for i in range(-(-images.n_training // len(paths))):
         for path in paths:
             name = root / "train" / path.parent.name / f"{path.stem}-{i}{path.suffix}"
             name.parent.mkdir(parents=True, exist_ok=True)

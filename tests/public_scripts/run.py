@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import data
 import speeds
 import trees
 from scripts import WORK, Outcome, Runner, Script, scripts
@@ -230,12 +231,13 @@ def main() -> int:
     if options.list:
         print("\n".join(one.id for one in chosen))
         return 0
+    images = options.images and data.Given(options.images, options.training_files)
     make_rows: Callable[[Script], Iterator[Any]]
     if options.speed:
         again = speeds.doubtful(options.again, options.below) if options.again else None
         if again is not None:
             chosen = [one for one in chosen if one.id in again]
-        runner = Runner(options.batches, options.limit or 3600, options.rng, options.images)
+        runner = Runner(options.batches, options.limit or 3600, options.rng, images)
         name, make_table, print_row = "speeds", speeds.table, _print_speed
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -243,7 +245,7 @@ def main() -> int:
             return speeds.measure(runner, script, options.speed, options.turn, numbers)
 
     else:
-        runner = Runner(options.batches, options.limit or 300, options.rng, options.images)
+        runner = Runner(options.batches, options.limit or 300, options.rng, images)
         name, make_table, print_row = "results", table, _print_result
 
         def make_rows(script: Script) -> Iterator[Any]:
@@ -279,7 +281,10 @@ def _options() -> argparse.Namespace:
                         help="batches to take from each loader (default 3)")  # fmt: skip
     parser.add_argument("--images", type=Path, metavar="FOLDER",
                         help="use the JPEGs of this folder, which has a folder per class, for "
-                        "ImageNet-like data sets; training repeats them, to 10,000 files")  # fmt: skip
+                        "ImageNet-like data sets; training repeats them")  # fmt: skip
+    parser.add_argument("--training-files", type=int, default=10_000, metavar="N",
+                        help="with --images: how many files training has at least (default 10000); "
+                        "so many as there are images for turns of several epochs")  # fmt: skip
     parser.add_argument("--limit", type=float, metavar="SECONDS",
                         help="end a script after so long (default 300; with --speed 3600)")  # fmt: skip
     parser.add_argument("--torch-only", action="store_true",

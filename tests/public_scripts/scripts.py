@@ -90,7 +90,7 @@ class Runner:
     """
 
     def __init__(
-        self, n_batches: int, limit_s: float, rng: str = "auto", images: Path | None = None
+        self, n_batches: int, limit_s: float, rng: str = "auto", images: data.Given | None = None
     ) -> None:
         self._n_batches = n_batches
         self._limit_s = limit_s

@@ -272,14 +272,14 @@ def given_images(root, n=3):
         path = root / f"class{i % 2}" / f"{i}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((40, 50, 3), 30 * i, np.uint8)).save(path)
-    return root
+    return data.Given(root, n_training=10)
 
 
 def test_given_images_are_repeated(tmp_path):
     root = data.folder(tmp_path / "work", "imagenet_rgb", given_images(tmp_path / "given"))
     assert sorted(path.name for path in root.glob("val/*/*")) == ["0.jpg", "1.jpg", "2.jpg"]
     of_first = list(root.glob("train/class0/0-*.jpg"))
-    assert len(list(root.glob("train/*/*"))) >= 10_000 and len(of_first) > 3_000
+    assert len(list(root.glob("train/*/*"))) == 12 and len(of_first) == 4
     assert of_first[0].read_bytes() == (tmp_path / "given/class0/0.jpg").read_bytes()
 
 
@@ -292,11 +292,14 @@ def test_other_layouts_and_made_ones_stay_as_they_are(tmp_path):
 
 def test_another_folder_of_images_is_another_data_set(tmp_path):
     for n in (1, 3):
-        root = data.folder(tmp_path / "work", "imagenet", given_images(tmp_path / str(n), n))
+        given = given_images(tmp_path / str(n), n)
+        root = data.folder(tmp_path / "work", "imagenet", given)
         assert len(list(root.glob("val/*/*"))) == n
+    root = data.folder(tmp_path / "work", "imagenet", given._replace(n_training=3))
+    assert len(list(root.glob("train/*/*"))) == 3
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="needs a folder per class"):
-        data.folder(tmp_path / "work", "imagenet", tmp_path / "empty")
+        data.folder(tmp_path / "work", "imagenet", data.Given(tmp_path / "empty", 1))
 
 
 def test_a_script_gets_the_given_images(script, tmp_path):

@@ -270,6 +270,40 @@ static void contrasts_equal_their_definitions(void **state) {
     }
 }
 
+static void images_are_mixed_as_torch_does(void **state) {
+    (void)state;
+    for (int trial = 0; trial < 300; trial++) {
+        const size_t n = (size_t)random_below(4000);
+        const test_guarded one = random_bytes(n), other = random_bytes(n), got = random_bytes(n);
+        const double share = trial % 10 == 0 ? 0.5 : trial == 1 ? 1 : random_below(1 << 20) * 0x1p-20;
+        const float weight = (float)share, other_weight = (float)(1 - share);
+        assert_int_equal(
+            fm_pixels_mix(one.bytes, other.bytes, n, weight, other_weight, got.bytes, NULL), FM_OK);
+        for (size_t i = 0; i < n; i++) {
+            const volatile float a = (float)one.bytes[i] * weight;
+            const volatile float b = (float)other.bytes[i] * other_weight;
+            assert_int_equal(got.bytes[i], (int)nearbyintf(a + b));
+        }
+        test_guarded_close(&one);
+        test_guarded_close(&other);
+        test_guarded_close(&got);
+    }
+}
+
+static void wrong_weights_are_refused(void **state) {
+    (void)state;
+    uint8_t px[4] = {1, 2, 3, 4};
+    const float wrong[][2] = {{-0.1f, 1}, {1, -0.1f}, {0.6f, 0.5f}, {NAN, 0}, {0, NAN}};
+    fm_error error;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(fm_pixels_mix(px, px, 4, wrong[i][0], wrong[i][1], px, &error),
+                         FM_ERR_ARGUMENT);
+        assert_true(error.message[0] != '\0');
+    }
+    assert_int_equal(fm_pixels_mix(NULL, px, 4, 1, 0, px, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(px[3], 4);
+}
+
 static void wrong_operations_are_refused(void **state) {
     (void)state;
     static uint8_t px[3 * 4 * 4], out[3 * 4 * 4];
@@ -316,6 +350,8 @@ int main(void) {
                                        cmocka_unit_test(gray_bytes_have_one_channel),
                                        cmocka_unit_test(pixels_are_counted),
                                        cmocka_unit_test(contrasts_equal_their_definitions),
+                                       cmocka_unit_test(images_are_mixed_as_torch_does),
+                                       cmocka_unit_test(wrong_weights_are_refused),
                                        cmocka_unit_test(wrong_operations_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

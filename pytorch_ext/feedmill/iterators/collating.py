@@ -21,6 +21,7 @@ from feedmill._internals import (
     pin_memory,
     set_worker_info,
 )
+from feedmill.collate.mixing import with_native_mixing
 from feedmill.collate.proof import Read, is_proved
 from feedmill.collate.samples import collate_function, samples_of
 from feedmill.collate.stacking import SharingCollate, is_builtin
@@ -109,7 +110,10 @@ class Collate:
         self.is_default = has_default_collate(loader)
         self.stacks = stacks_natively(loader, source)
         self._gets_pil = self.stacks and gives_pil(source)
-        self._function = collate_function(loader, source) if function is None else function
+        is_own = function is None
+        self._function = (
+            with_native_mixing(collate_function(loader, source)) if is_own else function
+        )
         self._arrangement = None if source is None else source.arrangement
         options = loader._feedmill_options()
         self.memory_format = options.memory_format
@@ -123,7 +127,7 @@ class Collate:
         self._counting = threading.Lock()
         self._reads: list[Read] = []
         self._sharing: SharingCollate | None = None
-        is_here = loader.num_workers == 0 and function is None and not self.stacks
+        is_here = loader.num_workers == 0 and is_own and not self.stacks
         if is_here and self._auto_collation and is_proved(loader.collate_fn, self._reads):
             self._sharing = SharingCollate(self._function, auto_collation=True)
         self._workers: list[_Worker] = []
