@@ -57,7 +57,7 @@ class _NativeMixing:
         # A subclass, so that the class's own __call__() finds its other methods.
         mix = self._mix
 
-        class Mixing(kind):  # type: ignore[misc, valid-type]
+        class Mixing(kind):  # type: ignore[misc]
             def _mix_batch_collate(self, output: Any, batch: Any) -> Any:
                 return mix(self, output, batch)
 
