@@ -166,7 +166,7 @@ def _does_nothing(statement: ast.stmt) -> bool:
     return is_text or isinstance(statement, ast.Pass)
 
 
-class _Returned(Exception):
+class Returned(Exception):
     """Ends the evaluation at a ``return``."""
 
 
@@ -243,7 +243,7 @@ class Evaluator(ImageCalls):
             if may_end:
                 return None
             raise self._error(node, "it may return nothing")
-        except _Returned:
+        except Returned:
             return self._result
 
     def _error(self, node: ast.AST, text: str) -> NotUnderstood:
@@ -294,7 +294,7 @@ class Evaluator(ImageCalls):
             raise self._error(statement, "it is too long")
         if isinstance(statement, ast.Return):
             self._result = None if statement.value is None else self._value(statement.value)
-            raise _Returned
+            raise Returned
         if isinstance(statement, ast.Assign):
             value = self._value(statement.value)
             for target in statement.targets:
