@@ -70,6 +70,7 @@ class Values:
     objects = np.array(MEAN, object)
     masked = np.ma.array(MEAN)
     number = 0.3
+    crop = T.RandomCrop(12)
 
     @property
     def computed(self):
@@ -94,7 +95,10 @@ def epochs_of(make, dataset, **options):
 
 
 def compare(folder, *steps):
-    dataset = ImageFolder(folder, compose(*CROP, *steps))
+    compare_datasets(ImageFolder(folder, compose(*CROP, *steps)))
+
+
+def compare_datasets(dataset):
     for n_workers in (0, 2):
         _, wanted = epochs_of(torch.utils.data.DataLoader, dataset, num_workers=n_workers)
         for more in ({}, {"native": "verify"}):
@@ -224,6 +228,24 @@ def test_what_is_left_to_torch(folder, lines):
     else:
         assert text.startswith("torch's own path"), text
     assert not LOG
+
+
+def test_several_images_of_one(folder):
+    both = (
+        "one = np.array(self.crop(image)) / 255\none = torch.from_numpy(one.transpose(2, 0, 1)).float()\n"
+        "other = np.asarray(self.crop(image)).transpose(2, 0, 1)\n{}\n"
+        "return [one, torch.from_numpy(other.copy()) / 2]"
+    )
+    for lines in ("pass", "other = other * 3", "if other.ndim == 3:\n    other = other * 2"):
+        compare_datasets(ImageFolder(folder, made_of(both.format(lines))))
+    for lines in (
+        "if one.ndim == 3:\n    other = other * 2", "if image.ndim == 3:\n    other = other * 2",
+        "if len(image.shape) == 3:\n    other = other * 2", "one = one.transpose(2, 0, 1)",
+        "if isinstance(image, np.ndarray):\n    other = other * 2",
+    ):
+        dataset = ImageFolder(folder, made_of(both.format(lines)))
+        text = feedmill.DataLoader(dataset, batch_size=4).explain()
+        assert text.startswith("torch's own path"), lines
 
 
 def test_transforms_that_get_an_array(folder):

@@ -332,10 +332,11 @@ class Evaluator(ImageCalls):
         target = statement.target
         if isinstance(target, ast.Name):
             image, number = self._names.get(target.id), self._value(statement.value)
-            call = self._operator(statement.op, True, number, in_place=True)
-            if type(image) is ImageValue and call is not None:
-                self._names[target.id] = self._add(statement, image, call)
-                return
+            if type(image) is ImageValue:
+                call = self._operator(statement.op, image, True, number, in_place=True)
+                if call is not None:
+                    self._names[target.id] = self._add(statement, image, call)
+                    return
         raise self._error(statement, "it does more than to pass the image on")
 
     def _items(self, node: ast.expr) -> list[Any]:
@@ -425,7 +426,7 @@ class Evaluator(ImageCalls):
         if (type(one) is ImageValue) is not (type(other) is ImageValue):
             is_left = type(one) is ImageValue
             image, number = (one, other) if is_left else (other, one)
-            if (call := self._operator(node.op, is_left, number)) is not None:
+            if (call := self._operator(node.op, image, is_left, number)) is not None:
                 return self._add(node, image, call)
             raise self._error(node, "it computes with the image in an unknown way")
         operation = _ARITHMETIC.get(type(node.op))
@@ -446,10 +447,15 @@ class Evaluator(ImageCalls):
             raise self._error(node, "it computes no finite number") from None
 
     def _operator(
-        self, operation: ast.operator, is_left: bool, number: Any, in_place: bool = False
+        self,
+        operation: ast.operator,
+        image: ImageValue,
+        is_left: bool,
+        number: Any,
+        in_place: bool = False,
     ) -> TensorCall | ArrayCall | None:
-        """What an operator between the image and a number does; None: not supported."""
-        read = operator_of_array if self._is_array() else operator_call
+        """What an operator between an image and a number does; None: not supported."""
+        read = operator_of_array if self._is_array(image) else operator_call
         return read(operation, is_left, number, in_place)
 
     def _variable(self, node: ast.Name) -> Any:
@@ -485,7 +491,7 @@ class Evaluator(ImageCalls):
         if type(owner) is ImageValue:
             if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
                 return self._state.mode
-            if node.attr in ("shape", "ndim") and self._is_array():
+            if node.attr in ("shape", "ndim") and self._is_array(owner):
                 return ArrayShape() if node.attr == "shape" else 3
             raise self._error(node, f"it reads the image's {node.attr}")
         if node.attr.startswith("__") or type(owner) in STAND_INS:

@@ -161,17 +161,22 @@ class ImageCalls:
         values, keywords = self._arguments(node, node.args, True)
         if values and type(values[0]) is ImageValue:
             read = numpy_calls.array_of_image
-            if self._is_array():
+            if self._is_array(values[0]):
                 read = numpy_calls.function_of_array
             if (call := read(function, values[1:], keywords)) is not None:
                 return self._add(node, values[0], call)
         raise self._error(node, "it calls something else than a transform of the image")
 
-    def _is_array(self) -> bool:
-        """Whether the image is a NumPy array now."""
-        if not self._calls:
+    def _calls_for(self, image: ImageValue) -> list[Any]:
+        """The calls that have made an image of the one that the function gets."""
+        return self._calls[: image.n_calls]
+
+    def _is_array(self, image: ImageValue) -> bool:
+        """Whether an image is a NumPy array."""
+        calls = self._calls_for(image)
+        if not calls:
             return self._state is not None and self._state.is_array
-        last = self._calls[-1]
+        last = calls[-1]
         return type(last) is ArrayCall and last.kind != numpy_calls.FROM_NUMPY
 
     def _only_argument(self, node: ast.Call) -> Any:
@@ -196,7 +201,7 @@ class ImageCalls:
         return ImageValue(len(self._calls))
 
     def _method(self, node: ast.Call, name: str, image: ImageValue) -> Any:
-        if self._is_array():
+        if self._is_array(image):
             array_call = numpy_calls.method_of_array(name, *self._arguments(node, node.args, True))
             if array_call is None:
                 raise self._error(node, f"it calls {name}() of an array")

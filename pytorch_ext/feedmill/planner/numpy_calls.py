@@ -13,7 +13,7 @@ import ast
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ def function_of_array(
     """A function of an array, given the arguments after it; None: another call."""
     if keywords:
         return None
-    if any(function is one for one in _TENSORS) and type(function) is BuiltinFunctionType:
+    if any(function is one for one in _TENSORS) and _is_of_torch(function):
         return None if arguments else ArrayCall(FROM_NUMPY)
     if function is np.ascontiguousarray and _is_of_numpy(function):
         return None if arguments else ArrayCall(COPY)
@@ -187,12 +187,23 @@ def function_of_array(
     return None
 
 
+def _is_of_torch(function: Any) -> bool:
+    names = ("from_numpy", "as_tensor", "tensor")
+    return type(function) is BuiltinFunctionType and function.__name__ in names
+
+
 def _is_numpys_transpose(function: Any) -> bool:
-    """NumPy wraps it; the wrapper is the object that this module found at its import."""
-    return function is _TRANSPOSE
+    """Whether a function is NumPy's, which NumPy wraps."""
+    inner = getattr(function, "__wrapped__", None)
+    return (
+        type(inner) is FunctionType
+        and (function.__module__, function.__name__, inner.__name__)
+        == ("numpy", "transpose", "transpose")
+        and inner.__globals__.get("__name__") in _OF_TRANSPOSE
+    )
 
 
-_TRANSPOSE = np.transpose
+_OF_TRANSPOSE = ("numpy._core.fromnumeric", "numpy.core.fromnumeric")
 
 
 def method_of_array(

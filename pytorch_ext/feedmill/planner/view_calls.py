@@ -70,6 +70,9 @@ class ViewCalls(Evaluator):
 
     # ---- calls -----------------------------------------------------------------------------------
 
+    def _calls_for(self, image: ImageValue) -> list[Any]:
+        return self.views[image.view][: image.n_calls] if image.n_calls else []
+
     def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         chain = self.views[image.view][: image.n_calls] if image.n_calls else []
         # Each image may begin with a copy that was converted for all of them.
