@@ -38,7 +38,7 @@ def paths(tmp_path_factory):
     ]
     for number in (3, 13):
         with open(files[number], "rb+") as file:
-            file.truncate(300)
+            file.truncate(300 if number == 3 else os.path.getsize(files[number]) - 90)
     for number in (7, 24):
         with open(files[number], "w") as file:
             file.write("no image")
@@ -509,7 +509,8 @@ HARMLESS = (
     "print(error)", "print(f'{error}', index)", "index = index + 1\n    return self[index]",
     "logging.warning('bad %s', index)", "LOGGER.info('bad')", "return None", "return",
     "image = Image.new('RGB', (8, 8))", "return torch.zeros(3, 8, 8), 0", "raise ValueError('x')",
-    "return self[len(self) - 1]", "return self[np.random.choice(3)]", "print(self.samples[index])",
+    "return self[len(self) - 1]", "return self[self.__len__() - 1]",
+    "return self[np.random.choice(3)]", "print(self.samples[index])",
     "return self[self.samples[index][1]]", "print(self.fill, len(self.mutable))",
     "print('{} is bad'.format(index))", "print(', '.join([str(error)]))",
 )
@@ -536,7 +537,7 @@ HARMFUL = (
     "self.loader = hostile", "self, index = 3, 4", "LOGGER.setLevel(3)", "LOGGER.handlers.clear()",
     "try: pass\n    finally: hostile(3)", "image = torch.zeros(3, out=self.thing)",
     "return self.__getattribute__('loader')(error)", "return super().__getitem__(index)",
-    "return self[:, hostile(3)]", "print(f'{error:{hostile(3)}}')", "return self.__len__()",
+    "return self[:, hostile(3)]", "print(f'{error:{hostile(3)}}')", "return self.__len__(3)", "return self.thing.__len__()",
 )
 
 

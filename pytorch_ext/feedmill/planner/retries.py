@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner.attributes import of_class
+from feedmill.planner.attributes import attributes_of, of_class
 from feedmill.planner.evaluating import Returned
 from feedmill.planner.generators import drawing_function
 from feedmill.planner.looked_up import CONSTANTS, Value, is_plain
@@ -212,11 +212,17 @@ class RetryEvaluator(FileEvaluator):
                 raise self._error(node, "it calls a function when an image can't be loaded")
 
     def _is_length(self, node: ast.Call) -> bool:
-        """Whether a call is ``len(self)``, of a method that is evaluated here."""
-        if len(node.args) != 1 or node.keywords or not self._is_whole(node.args[0]):
-            return False
+        """Whether a call is ``len(self)`` or ``self.__len__()``, of a method that is evaluated
+        here."""
+        called, given = node.func, [*node.args, *node.keywords]
+        if isinstance(called, ast.Attribute):
+            is_one = called.attr == "__len__" and not given and self._is_whole(called.value)
+            is_one = is_one and "__len__" not in attributes_of(self._whole)
+        else:
+            is_one = len(node.args) == len(given) == 1 and self._is_whole(node.args[0])
+            is_one = is_one and self._value(called) is len
         method = of_class(type(self._whole), "__len__")
-        if type(method) is not FunctionType or self._value(node.func) is not len:
+        if not is_one or type(method) is not FunctionType:
             return False
         self._within(method, [self._whole])
         return True
