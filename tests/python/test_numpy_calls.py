@@ -2,13 +2,14 @@
 which are left to torch."""
 
 import linecache
+import random
 
 import feedmill
 import numpy as np
 import pytest
 import torch
 from helpers import cifar_in_memory, compose, equal_batches, save_jpeg
-from PIL import Image
+from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
@@ -253,8 +254,16 @@ def test_transforms_that_get_an_array(folder):
     for other in (T.ToTensor(), T.RandomHorizontalFlip(), T.ToPILImage(), T.Normalize(MEAN, STD)):
         assert "NumPy array" in explained(folder, array, other, ToTensor())
     assert "returns a NumPy array" in explained(folder, array)
-    random = T.RandomApply([T.Lambda(lambda image: np.asarray(image))])
-    assert explained(folder, random, ToTensor()).startswith("torch's own path")
+    for function in (
+        lambda image: ImageOps.invert(image), lambda image: T.functional.hflip(image),
+        lambda image: image.filter(ImageFilter.GaussianBlur(1)), lambda image: image * 2.0 / image,
+        lambda image: image.convert("RGB"), lambda image: image.add(1), lambda image: image.float(),
+        lambda image: ImageOps.invert(image) if random.random() < 0.5 else image,
+    ):
+        text = explained(folder, array, T.Lambda(function), ToTensor())
+        assert text.startswith("torch's own path"), text
+    sometimes = T.RandomApply([T.Lambda(lambda image: np.asarray(image))])
+    assert explained(folder, sometimes, ToTensor()).startswith("torch's own path")
     grey = explained(folder, T.Grayscale(), Normalize(MEAN, STD), ToTensor())
     assert grey.startswith("torch's own path")
     assert explained(folder, T.ToTensor(), array, ToTensor()).startswith("torch's own path")

@@ -173,9 +173,16 @@ class RetryEvaluator(FileEvaluator):
             self._check_all([*statement.body, *statement.orelse])
         elif isinstance(statement, ast.Raise) and statement.cause is None:
             if statement.exc is not None:
-                self._check(statement.exc)
+                self._check_raised(statement.exc)
         elif not isinstance(statement, (*_EMPTY, ast.Return)):
             raise self._error(statement, "it does more when an image can't be loaded")
+
+    def _check_raised(self, node: ast.expr) -> None:
+        """The same for what a handler raises: ``error``, ``ValueError`` or ``ValueError(text)``."""
+        if not isinstance(node, ast.Name) or node.id in self._function.__code__.co_varnames:
+            self._check(node)
+        elif not self._changes_nothing(node):
+            raise self._error(node, "it raises another object than an error of Python's")
 
     def _check(self, node: ast.expr) -> None:
         """Raises NotUnderstood if an expression of a handler may call code that changes
@@ -245,7 +252,7 @@ class RetryEvaluator(FileEvaluator):
             name = function.__name__
             of_logging = name in _LOGGING and is_original(function, "logging", name)
             return of_logging or is_original(function, "PIL.Image", "new")
-        is_error = type(function) is type and issubclass(function, BaseException)
+        is_error = type(function) is type and issubclass(function, Exception)
         return is_error and vars(builtins).get(function.__name__) is function
 
     # ---- names -----------------------------------------------------------------------------------

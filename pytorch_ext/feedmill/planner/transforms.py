@@ -273,14 +273,6 @@ class _TransformReader:
                     "RandomErasing writes random numbers, and another transform follows it; "
                     "natively it must be the last one then"
                 )
-            if type(transform) is Convert and self.is_of_any_mode:
-                self._read_conversion(transform)
-                return
-            if type(transform) is Convert and self._is_no_op(transform):
-                return
-            if type(transform) in STEPS:
-                self._read_call(transform)
-                return
             if type(transform) is ArrayCall:
                 self._read_array(transform)
                 return
@@ -289,6 +281,14 @@ class _TransformReader:
                     f"{type_name(type(transform))} gets a NumPy array, which is not supported "
                     "natively; make a tensor of it by torch.from_numpy() before"
                 )
+            if type(transform) is Convert and self.is_of_any_mode:
+                self._read_conversion(transform)
+                return
+            if type(transform) is Convert and self._is_no_op(transform):
+                return
+            if type(transform) in STEPS:
+                self._read_call(transform)
+                return
             if type(transform) is TensorCall:
                 self._read_arithmetic(transform)
                 return
