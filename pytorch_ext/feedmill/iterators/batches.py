@@ -45,12 +45,14 @@ class Batch:
             for native="verify".
         replaced: on_error="replace": place in the batch -> target of the replacement.
         skipped: on_error="skip": places in the batch without a sample.
+        own: the samples as the dataset itself made them, if one can't be loaded natively and the
+            dataset catches its error; None: they are native.
         n_bad: number of samples that could not be loaded.
     """
 
     __slots__ = (
         "data", "done", "error", "fail", "indices", "items", "labels", "last_part", "n_bad",
-        "n_parts", "n_submitted", "number", "occurrences", "owners", "parts", "ready_ns",
+        "n_parts", "n_submitted", "number", "occurrences", "own", "owners", "parts", "ready_ns",
         "replaced", "skipped", "turn",
     )
 
@@ -77,6 +79,7 @@ class Batch:
         self.occurrences: list[int] = []
         self.replaced: dict[int, Any] = {}
         self.skipped: set[int] = set()
+        self.own: list[Any] | None = None
         self.n_bad = 0
 
     def targets(self) -> list[Any]:

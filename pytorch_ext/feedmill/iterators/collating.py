@@ -114,6 +114,7 @@ class Collate:
         self._function = (
             with_native_mixing(collate_function(loader, source)) if is_own else function
         )
+        self._given = loader.collate_fn  # takes samples as the dataset returns them
         self._arrangement = None if source is None else source.arrangement
         options = loader._feedmill_options()
         self.memory_format = options.memory_format
@@ -234,6 +235,8 @@ class Collate:
     def batch(self, batch: Batch, source: Source) -> Any:
         """Makes the caller's batch from a complete batch."""
         plan: Any = source.plan
+        if batch.own is not None:
+            return self._of_samples(batch.own, batch.turn, self._given)
         if source.arrays is not None:
             return self.arrays(batch, plan.as_image)
         if plan.more_views:
@@ -326,8 +329,9 @@ class Collate:
                 with self._counting:
                     self._counters.collate_ahead_ns += time.monotonic_ns() - begin_ns
 
-    def _of_samples(self, samples: Sequence[Any], number: int) -> Any:
-        data = self._call(list(samples) if self._auto_collation else samples[0], number)
+    def _of_samples(self, samples: Sequence[Any], number: int, function: Any = None) -> Any:
+        given = list(samples) if self._auto_collation else samples[0]
+        data = self._call(given, number, function)
         return pinned(data) if self._pins_for_device else self._pinned(data)
 
     def arrays(self, batch: Any, as_image: bool) -> Any:
@@ -373,11 +377,12 @@ class Collate:
             and all(one.is_same() for one in self._reads)
         )
 
-    def _call(self, data: Any, number: int) -> Any:
+    def _call(self, data: Any, number: int, function: Any = None) -> Any:
+        function = self._function if function is None else function
         if not self._workers:
-            return self._function(data)
+            return function(data)
         with self.worker(number).entered():
-            return self._function(data)
+            return function(data)
 
 
 class Finisher:

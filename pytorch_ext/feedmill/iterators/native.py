@@ -41,6 +41,7 @@ from feedmill.iterators.collating import (
 )
 from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.global_generators import ProcessGenerators
+from feedmill.iterators.own_samples import make_samples
 from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import (
     Receiver,
@@ -154,7 +155,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             return None
         is_random = bool(getattr(source.plan, "is_random", False))
         if self._num_workers == 0:
-            return ProcessGenerators(draws_from_numpy(source.native_plan)) if is_random else None
+            if not is_random:
+                return None
+            plan = source.native_plan
+            # What a dataset draws that catches errors is known only once it has caught one.
+            return ProcessGenerators(plan.retries or draws_from_numpy(plan))
         loaded = loader._feedmill.progress.workers
         if loaded is not None:
             self._base_seed = loaded.base_seed
@@ -349,6 +354,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             gpu=self._gpu,
             on_wake=on_wake,
             virtual=self._streams,
+            make_samples=partial(make_samples, self._dataset, self._auto_collation),
         )
 
     def _give_back(self) -> None:
@@ -406,7 +412,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
         batch = Batch(number, self._n_before)
-        if self._source.native_plan.draws_files:
+        plan = self._source.native_plan
+        if plan.draws_files or plan.retries:
             batch.indices = indices = list(indices) if isinstance(indices, Iterator) else indices
         self._resolve(batch, indices)
         return batch
@@ -529,7 +536,19 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _note_collated(self, virtual: VirtualWorkers, batch: Batch, states: Any) -> None:
         virtual.note(batch.turn, states)
-        virtual.give(self._handle, batch.turn)
+        if not self._is_starting:  # it is given all workers' then
+            virtual.give(self._handle, batch.turn)
+
+    def _collate_own(self, batch: Batch) -> None:
+        """Collates a batch that the dataset itself has made, before the native loader starts again:
+        its worker draws for its next batch behind the collate_fn."""
+        if batch.own is None or batch.error is not None:
+            return
+        try:
+            batch.data = self._collated(batch)
+        except Exception as error:
+            batch.error = as_torch_raises(error, batch.turn, self._num_workers)
+        batch.own = None
 
     def _goes_on_anyway(self) -> bool:
         """With rng="auto", when it is not known what torch's workers would draw next: says so once,
@@ -566,6 +585,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._receive(self._waiting[0])  # if this raises, the batch stays for the next call
         if self._streams is not None:
             self._note_streams(self._streams, self._waiting[0])
+            self._collate_own(self._waiting[0])
         self._arrived = self._waiting[0]
         self._waiting.popleft()
         if self._arrived.error is not None:
@@ -637,6 +657,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._note_streams(self._streams, self._waiting[0])
             batch = self._waiting.popleft()
             if self._is_starting:
+                self._collate_own(batch)
                 self._restart()
             elif batch.error is None and self._streams.calls_collate:
                 with contextlib.suppress(Exception):

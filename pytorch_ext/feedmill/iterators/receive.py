@@ -19,7 +19,8 @@ from feedmill.engine.tensors import tensors_of
 from feedmill.iterators.bad_samples import BadSamplePolicy
 from feedmill.iterators.batches import Batch, labels_of, submit_items
 from feedmill.iterators.generator_states import VirtualWorkers
-from feedmill.iterators.global_generators import drawing_from
+from feedmill.iterators.global_generators import Held, drawing_from
+from feedmill.iterators.own_samples import one_thread
 from feedmill.iterators.pillow_fallback import (
     DrawsOf,
     as_pixels,
@@ -66,6 +67,7 @@ class Receiver:
             see fm_loader_wake().
         virtual: with rng="torch", the generators of torch's workers, which the epoch was started
             with.
+        make_samples: (indices, held): has the dataset make a batch, see own_samples.
 
     Attributes:
         unsubmitted: pulled batches that the native loader has not accepted completely.
@@ -76,7 +78,8 @@ class Receiver:
             separate.
         failed_streams: with ``virtual``: set if a sample can't be made, to its worker's generators
             before that sample. torch's worker leaves out the rest of the batch, so that the native
-            loader has drawn too much: its epoch must be started again.
+            loader has drawn too much: its epoch must be started again. So it must if the dataset
+            has made the batch; then these are the generators behind it.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Receiver:
         gpu: GpuStalls | None = None,
         on_wake: Callable[[], None] | None = None,
         virtual: VirtualWorkers | None = None,
+        make_samples: Callable[[Any, Held], list[Any]],
     ) -> None:
         self.handle = handle
         self.config = config
@@ -115,6 +119,7 @@ class Receiver:
         self._gpu = gpu
         self._on_wake = on_wake
         self._virtual = virtual
+        self._make_samples = make_samples
         self.failed_streams: bytes | None = None
         self._drew = False  # for the pending fallback
         self._copies_labels = config.device is not None and source.arrays is None
@@ -166,9 +171,10 @@ class Receiver:
                 self.submit()
             else:
                 break
-        if batch.error is None and batch.fail is not None:
+        if batch.error is None and batch.fail is not None and batch.own is None:
             batch.error = self._failure_of(batch)
-        if batch.error is None and self._verifier is not None and batch.items:
+        is_native = batch.error is None and batch.own is None
+        if is_native and self._verifier is not None and batch.items:
             try:
                 self._verifier.verify(self.handle, batch, self._virtual)
             except Exception as error:
@@ -197,6 +203,8 @@ class Receiver:
                 self._pending_fallback = True
             if batch.error is None:
                 batch.error = self._finish_sample(batch)
+            if self.failed_streams is not None:
+                return None  # the dataset itself has made the batch
             if batch.error is not None and self._virtual is not None:
                 self.failed_streams = (
                     self._streams_behind_error(self._virtual, batch) if self._drew
@@ -277,6 +285,10 @@ class Receiver:
             if target is not item.target:
                 batch.replaced[place] = target
         except Exception as error:
+            if self._plan.retries and self._virtual is not None:
+                cause = f"{type(error).__name__}: {error}"
+                self._sample_errors.add(item.of_view(view), cause, "left to the dataset")
+                return self._own_batch(batch)
             item = item.of_view(view)
             if n_files > 1 and (own := self._own_error(batch, place)) is not None:
                 if str(own) != str(error):
@@ -307,6 +319,19 @@ class Receiver:
             except Exception as error:
                 error.__context__ = None
                 return error
+        return None
+
+    def _own_batch(self, batch: Batch) -> Any:
+        """Has the dataset make a batch, as torch's worker does. Returns None, or the error."""
+        assert self._virtual is not None
+        held = Held(self._virtual.of_batch(batch.turn))
+        try:
+            with one_thread(self._num_workers > 0):
+                batch.own = self._make_samples(batch.indices, held)
+        except Exception as error:
+            self.failed_streams = streams_of(held.states)
+            return as_torch_raises(error, batch.turn, self._num_workers)
+        self.failed_streams = streams_of(held.states)
         return None
 
     def _raise_unread(self, path: Any, why: str) -> None:
@@ -361,6 +386,8 @@ class Receiver:
     def _failure_of(self, batch: Batch) -> Any:
         """The exception for the batch's first index that could not be looked up."""
         assert batch.fail is not None
+        if self._plan.retries and self._virtual is not None:
+            return self._own_batch(batch)
         try:
             batch.fail()
         except Exception as error:

@@ -69,6 +69,8 @@ def attribute(instance: Any, name: str) -> Any:
     if in_class is not ABSENT:
         if descriptor is FunctionType:
             return MethodType(in_class, instance)
+        if descriptor is staticmethod and type(in_class.__func__) is FunctionType:
+            return in_class.__func__
         if _defines(descriptor, "__get__"):
             raise NotUnderstood(f"{kind.__qualname__}.{name} is a {descriptor.__name__}")
         return in_class

@@ -257,6 +257,12 @@ class _DatasetReader:
                     load = files.open_rgb
                 plan, steps, views = read.plan, read.steps, read.views
                 converts = read.converts
+        if own.retries:
+            if plan is None:
+                return self.add_reason(
+                    "hybrid mode takes no dataset that catches the errors of its samples"
+                )
+            plan = replace(plan, retries=True)
         if own.n_files > 1:
             if reason := _why_not_files(own, plan, views):
                 return self.add_reason(reason)

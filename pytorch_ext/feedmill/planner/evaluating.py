@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from feedmill._internals import COMPILED, MODULE, MODULE_CALL, MODULE_CALLS, MODULE_VALUES
-from feedmill.planner.arithmetic import operator_call
+from feedmill.planner.arithmetic import TensorCall, operator_call
 from feedmill.planner.attributes import (
     PLAIN,
     NotUnderstood,
@@ -49,7 +49,14 @@ from feedmill.planner.drawing import (
     follow_branches,
     in_order,
 )
-from feedmill.planner.image_calls import STAND_INS, ImageCalls, ImageState, ImageValue
+from feedmill.planner.image_calls import (
+    STAND_INS,
+    ArrayShape,
+    ImageCalls,
+    ImageState,
+    ImageValue,
+)
+from feedmill.planner.numpy_calls import ArrayCall, operator_of_array
 from feedmill.planner.picking import Pick
 from feedmill.planner.sources import (
     Definition,
@@ -166,7 +173,7 @@ def _does_nothing(statement: ast.stmt) -> bool:
     return is_text or isinstance(statement, ast.Pass)
 
 
-class _Returned(Exception):
+class Returned(Exception):
     """Ends the evaluation at a ``return``."""
 
 
@@ -243,7 +250,7 @@ class Evaluator(ImageCalls):
             if may_end:
                 return None
             raise self._error(node, "it may return nothing")
-        except _Returned:
+        except Returned:
             return self._result
 
     def _error(self, node: ast.AST, text: str) -> NotUnderstood:
@@ -294,7 +301,7 @@ class Evaluator(ImageCalls):
             raise self._error(statement, "it is too long")
         if isinstance(statement, ast.Return):
             self._result = None if statement.value is None else self._value(statement.value)
-            raise _Returned
+            raise Returned
         if isinstance(statement, ast.Assign):
             value = self._value(statement.value)
             for target in statement.targets:
@@ -325,10 +332,11 @@ class Evaluator(ImageCalls):
         target = statement.target
         if isinstance(target, ast.Name):
             image, number = self._names.get(target.id), self._value(statement.value)
-            call = operator_call(statement.op, True, number, in_place=True)
-            if type(image) is ImageValue and call is not None:
-                self._names[target.id] = self._add(statement, image, call)
-                return
+            if type(image) is ImageValue:
+                call = self._operator(statement.op, image, True, number, in_place=True)
+                if call is not None:
+                    self._names[target.id] = self._add(statement, image, call)
+                    return
         raise self._error(statement, "it does more than to pass the image on")
 
     def _items(self, node: ast.expr) -> list[Any]:
@@ -418,7 +426,7 @@ class Evaluator(ImageCalls):
         if (type(one) is ImageValue) is not (type(other) is ImageValue):
             is_left = type(one) is ImageValue
             image, number = (one, other) if is_left else (other, one)
-            if (call := operator_call(node.op, is_left, number)) is not None:
+            if (call := self._operator(node.op, image, is_left, number)) is not None:
                 return self._add(node, image, call)
             raise self._error(node, "it computes with the image in an unknown way")
         operation = _ARITHMETIC.get(type(node.op))
@@ -437,6 +445,18 @@ class Evaluator(ImageCalls):
             return computed(operation, one, other)
         except (ZeroDivisionError, OverflowError):
             raise self._error(node, "it computes no finite number") from None
+
+    def _operator(
+        self,
+        operation: ast.operator,
+        image: ImageValue,
+        is_left: bool,
+        number: Any,
+        in_place: bool = False,
+    ) -> TensorCall | ArrayCall | None:
+        """What an operator between an image and a number does; None: not supported."""
+        read = operator_of_array if self._is_array(image) else operator_call
+        return read(operation, is_left, number, in_place)
 
     def _variable(self, node: ast.Name) -> Any:
         name, function = node.id, self._function
@@ -471,6 +491,8 @@ class Evaluator(ImageCalls):
         if type(owner) is ImageValue:
             if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
                 return self._state.mode
+            if node.attr in ("shape", "ndim") and self._is_array(owner):
+                return ArrayShape() if node.attr == "shape" else 3
             raise self._error(node, f"it reads the image's {node.attr}")
         if node.attr.startswith("__") or type(owner) in STAND_INS:
             raise self._error(node, f"it reads {node.attr}")

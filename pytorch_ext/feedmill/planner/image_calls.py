@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedmill.planner import numpy_calls
 from feedmill.planner.arithmetic import function_call, method_call
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.drawing import Condition, Draw, PilCall, blur_of, call_of, draw_of, is_blur
 from feedmill.planner.generators import drawing_function
 from feedmill.planner.halving_crops import halving_crop_of
+from feedmill.planner.numpy_calls import ArrayCall
 from feedmill.planner.picking import Pick, pick_of
 
 _MAX_CALLS = 64
@@ -37,12 +39,14 @@ class ImageState:
     """What is known of an image before a function gets it.
 
     Attributes:
-        is_pil: it is a PIL image, else a tensor.
+        is_pil: it is a PIL image, else a tensor or array.
         mode: of the PIL image.
+        is_array: it is a NumPy array of a PIL image in RGB.
     """
 
     is_pil: bool
     mode: str
+    is_array: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,16 @@ def _is_kind(state: ImageState, kind: Any) -> bool | None:
     from PIL import Image
 
     if kind is torch.Tensor:
-        return not state.is_pil
+        return not state.is_pil and not state.is_array
     if kind is Image.Image:
         return state.is_pil
-    return False if kind is np.ndarray else None
+    if kind is tuple or kind is list:
+        return False
+    return state.is_array if kind is np.ndarray else None
+
+
+class ArrayShape:
+    """The shape of an array of an image, which has three dimensions."""
 
 
 def _second_argument(node: ast.Call, function: FunctionType) -> ast.expr | None:
@@ -131,8 +141,12 @@ class ImageCalls:
             return drawn
         if function is isinstance and len(node.args) == 2 and not node.keywords:
             return self._is_instance(node)
-        if function is len and is_plain and type(values := self._value(node.args[0])) in _LISTS:
-            return len(values)
+        if function is len and is_plain:
+            values = self._value(node.args[0])
+            if type(values) in _LISTS or type(values) is ArrayShape:
+                return 3 if type(values) is ArrayShape else len(values)
+        if numpy_calls.is_known(function):
+            return self._called_with_array(node, function)
         if (computed := self._computed(node, function)) is not None:
             return computed
         image = self._only_argument(node)
@@ -141,6 +155,29 @@ class ImageCalls:
         if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
+
+    def _called_with_array(self, node: ast.Call, function: Any) -> Any:
+        """``np.asarray(image)``, ``torch.from_numpy(image)``"""
+        values, keywords = self._arguments(node, node.args, True)
+        if values and type(values[0]) is ImageValue:
+            read = numpy_calls.array_of_image
+            if self._is_array(values[0]):
+                read = numpy_calls.function_of_array
+            if (call := read(function, values[1:], keywords)) is not None:
+                return self._add(node, values[0], call)
+        raise self._error(node, "it calls something else than a transform of the image")
+
+    def _calls_for(self, image: ImageValue) -> list[Any]:
+        """The calls that have made an image of the one that the function gets."""
+        return self._calls[: image.n_calls]
+
+    def _is_array(self, image: ImageValue) -> bool:
+        """Whether an image is a NumPy array."""
+        calls = self._calls_for(image)
+        if not calls:
+            return self._state is not None and self._state.is_array
+        last = calls[-1]
+        return type(last) is ArrayCall and last.kind != numpy_calls.FROM_NUMPY
 
     def _only_argument(self, node: ast.Call) -> Any:
         """The one argument of a call, which may be passed on as ``(*args, **kwargs)``."""
@@ -164,6 +201,11 @@ class ImageCalls:
         return ImageValue(len(self._calls))
 
     def _method(self, node: ast.Call, name: str, image: ImageValue) -> Any:
+        if self._is_array(image):
+            array_call = numpy_calls.method_of_array(name, *self._arguments(node, node.args, True))
+            if array_call is None:
+                raise self._error(node, f"it calls {name}() of an array")
+            return self._add(node, image, array_call)
         arguments, keywords = self._arguments(node, node.args)
         if (call := method_call(name, arguments, keywords)) is not None:
             return self._add(node, image, call)
@@ -189,14 +231,18 @@ class ImageCalls:
         return None if call is None else self._add(node, image, call)
 
     def _arguments(
-        self, node: ast.Call, positional: Sequence[ast.expr]
+        self, node: ast.Call, positional: Sequence[ast.expr], may_be_lists: bool = False
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The values of a call's arguments, positional ones and by name."""
+        """The values of a call's arguments, positional ones and by name.
+
+        Args:
+            may_be_lists: positional ones may be written as lists.
+        """
         if any(isinstance(one, ast.Starred) for one in positional):
             raise self._error(node, "it calls something with a list of arguments")
         if any(one.arg is None for one in node.keywords):
             raise self._error(node, "it calls something with a dict of arguments")
-        values = [self._value(one) for one in positional]
+        values = [(self._listed if may_be_lists else self._value)(one) for one in positional]
         return values, {one.arg or "": self._value(one.value) for one in node.keywords}
 
     def _drawn(self, node: ast.Call, function: Any) -> Any:

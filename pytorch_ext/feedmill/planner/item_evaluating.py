@@ -40,8 +40,9 @@ from feedmill.planner.looked_up import (
     sum_of,
     unpacked,
 )
-from feedmill.planner.opened_files import File, FileEvaluator, Opened
+from feedmill.planner.opened_files import File, Opened
 from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.retries import RetryEvaluator
 from feedmill.planner.untouched import is_original
 from feedmill.planner.view_calls import MadeList
 
@@ -120,7 +121,7 @@ def _with_constants(result: Any) -> Any:
     return constant(result) if type(result) in CONSTANTS else result
 
 
-class ItemEvaluator(FileEvaluator):
+class ItemEvaluator(RetryEvaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:
@@ -161,6 +162,7 @@ class ItemEvaluator(FileEvaluator):
         return self._calls
 
     def sample(self, dataset: Any) -> Any:
+        self._whole = dataset
         result = self.result([dataset, self._index])
         node = self._definition.node
         if type(result) in _HOLDERS:
@@ -190,6 +192,8 @@ class ItemEvaluator(FileEvaluator):
                     )
         if self.drawings and len(self.paths) < 2:
             raise self._error(node, "it draws random numbers for a sample of one image file")
+        if self.retries and (self.drawings or self.table is not None):
+            raise self._error(node, "it catches errors, and draws files or takes rows of a table")
         if self.inner is not None and not any(self.inner is one for one in attributes):
             raise self._error(node, "it takes its sample from no attribute of the dataset")
         if len(self.views) == 1 and len({id(call) for call in self._calls}) != len(self._calls):
@@ -201,6 +205,8 @@ class ItemEvaluator(FileEvaluator):
         node, result = self._definition.node, self.result([self._index])
         if type(result) is Opened and result.load is open_rgb and self.load is None:
             result = self._loaded_lazily(node, result, open_as_is)
+        if self.retries:
+            raise self._error(node, "it catches errors")
         if type(result) is not ImageValue or self.paths != [self._index] or self._calls:
             raise self._error(node, "it does more than to load a file as RGB")
         self._check_files(node)

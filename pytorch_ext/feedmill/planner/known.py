@@ -34,6 +34,7 @@ from feedmill.planner.drawing import STEPS
 from feedmill.planner.evaluating import is_own, transforms_in
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.lighting import Lighting, lighting_of
+from feedmill.planner.numpy_calls import ArrayCall
 from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
@@ -116,7 +117,7 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
     if module is not None:
         inner = _transforms_of(transform, module)
-    elif kind in (Convert, TensorCall, Lighting, *STEPS) or _is_supported(kind):
+    elif kind in (Convert, TensorCall, ArrayCall, Lighting, *STEPS) or _is_supported(kind):
         yield transform
         return
     elif kind is FunctionType and (same := _object_for(transform)) is not None:
@@ -212,6 +213,8 @@ def module_of(transform: Any) -> str:
         name = f"convert({transform.mode!r}) of images"
     elif kind is TensorCall:
         name = f"{transform.name}() of image tensors"
+    elif kind is ArrayCall:
+        name = f"{transform.kind} of images"
     raise UnsupportedError(f"the transform {name} is not supported natively{why}")
 
 

@@ -53,6 +53,7 @@ class OwnDataset:
         views: those of each image, if it makes several.
         n_files: that it opens for a sample. If these are several, each view is made of its own.
         draws_files: it draws random numbers when a sample is looked up, see drawn_lookups.
+        retries: it may catch errors and go on, see planner.retries.
         takes_pil: it was evaluated for a PIL image in the inner dataset's sample.
         arrangement: as BaseDataset's.
     """
@@ -76,6 +77,7 @@ class OwnDataset:
         self._rest = [one for one in parts if type(one) is Value]
         self._drawings = evaluator.drawings
         self.draws_files = bool(evaluator.drawings)
+        self.retries = evaluator.retries
         self._find_inner: Any = None
         self._inner_base: Any = None
         used = [*self._paths, self.inner_index, *self._rest]
@@ -118,6 +120,8 @@ class OwnDataset:
 
         self._find_inner = find
         self._inner_base = node.base_datasets[0]
+        plan = self._inner_base.plan
+        self.retries |= plan is not None and plan.retries
         self.determined_by = (*self.determined_by, *node.identity())
 
     def find(self, index: Any) -> tuple[Any, Any]:
@@ -135,7 +139,9 @@ class OwnDataset:
                 one.of(index, found)
             rest = tuple(one.of(index, found) for one in self._rest)
         except Exception:
-            if self._drawings:
+            if self.retries:
+                pass  # the dataset itself makes the batch
+            elif self._drawings:
                 own_error(self._dataset, index, before)
             else:
                 self._dataset[index]  # raises the dataset's own error

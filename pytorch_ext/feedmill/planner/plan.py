@@ -293,6 +293,8 @@ class Plan:
             and layout; empty: there is one image.
         views_have_files: each of these images is made of a file of its own.
         draws_files: the dataset chooses files by random numbers.
+        retries: the dataset may catch the error of a sample that can't be loaded, and go on with
+            another one, which it may draw.
     """
 
     ops: tuple[Op, ...]
@@ -310,6 +312,7 @@ class Plan:
     more_views: tuple[Plan, ...] = ()
     views_have_files: bool = False
     draws_files: bool = False
+    retries: bool = False
 
     @property
     def keeps_floats(self) -> bool:
@@ -338,7 +341,7 @@ class Plan:
     @property
     def is_random(self) -> bool:
         """Whether the dataset or its transform may draw random numbers."""
-        return self.draws_files or any(
+        return self.draws_files or self.retries or any(
             op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op)
             for view in self.views for op in view.ops
         )

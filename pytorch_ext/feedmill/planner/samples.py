@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from feedmill.planner.arrangements import PAIR
 from feedmill.planner.buffers import Buffer
@@ -385,6 +386,12 @@ class Source:
                 "as torch's worker processes do; pass num_workers= above 0, and neither seed= nor "
                 "rng='feedmill'"
             )
+        if self.plan is not None and self.plan.retries and not _may_retry(loader):
+            reasons.append(
+                "the dataset catches the errors of samples that can't be loaded, and goes on with "
+                "others, which the native path does as torch's workers do; leave out seed=, "
+                "rng='feedmill', on_error=, dtype=, memory_format=, decode= and device="
+            )
         on_error = loader._feedmill_options().on_error
         if on_error != "raise" and any(one.n_files > 1 for one in self.base_datasets):
             reasons.append(
@@ -545,6 +552,17 @@ class Support:
         if self.source is None:
             return "torch"
         return "hybrid" if self.reasons else "native"
+
+
+def _may_retry(loader: Any) -> bool:
+    """Whether a dataset itself may make some of a DataLoader's batches."""
+    options = loader._feedmill_options()
+    return (
+        loader._feedmill_draws_as_torch()
+        and (options.on_error, options.decode) == ("raise", "exact")
+        and options.dtype is None and options.device is None
+        and options.memory_format is torch.contiguous_format
+    )
 
 
 def _have(

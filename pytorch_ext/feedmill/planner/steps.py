@@ -34,6 +34,7 @@ from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, GEOMETRY, NotRead, flatten, module_of
 from feedmill.planner.lighting import Lighting
+from feedmill.planner.numpy_calls import ArrayCalls
 from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.picking import Choice
 from feedmill.planner.plan import (
@@ -96,7 +97,7 @@ class Step:
         """The user's objects that determine what the step does."""
         if type(self.transform) is Lighting:
             return [self.transform.transform]
-        if type(self.transform) in (TensorCall, tuple, *STEPS):
+        if type(self.transform) in (TensorCall, ArrayCalls, tuple, *STEPS):
             return [one for child in self.children for one in child.identity()]
         return [self.transform]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedmill.planner import (
@@ -44,6 +45,7 @@ from feedmill.planner.known import (
     module_of,
 )
 from feedmill.planner.lighting import Lighting, with_normalize
+from feedmill.planner.numpy_calls import FROM_NUMPY, TO_ARRAY, ArrayCall, ArrayCalls, why_not
 from feedmill.planner.picking import Choice
 from feedmill.planner.pixel_values import PixelValues
 from feedmill.planner.plan import (
@@ -234,6 +236,8 @@ class _TransformReader:
         resizes_floats: whether it does so in float32.
         is_of_any_mode: the PIL images may be of any mode.
         converts: as TransformPlan's.
+        array_calls: what made a NumPy array of the image, and changed it, so far; empty: it is
+            none.
     """
 
     size: tuple[int, int] | None
@@ -247,6 +251,7 @@ class _TransformReader:
     float_resize: FloatResize | None = None  # set by compare()
     is_of_any_mode: bool = False
     converts: bool = False
+    array_calls: list[ArrayCall] = field(default_factory=list)
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -267,6 +272,14 @@ class _TransformReader:
                 raise UnsupportedError(
                     "RandomErasing writes random numbers, and another transform follows it; "
                     "natively it must be the last one then"
+                )
+            if type(transform) is ArrayCall:
+                self._read_array(transform)
+                return
+            if self.array_calls:
+                raise UnsupportedError(
+                    f"{type_name(type(transform))} gets a NumPy array, which is not supported "
+                    "natively; make a tensor of it by torch.from_numpy() before"
                 )
             if type(transform) is Convert and self.is_of_any_mode:
                 self._read_conversion(transform)
@@ -323,6 +336,8 @@ class _TransformReader:
         if self.is_of_any_mode and self.pixels.ramp is None:
             return None
         is_pil = self.pixels.ramp is None
+        if self.array_calls:
+            return ImageState(False, "RGB", is_array=True)
         return ImageState(is_pil, "L" if self.pixels.channels == 1 else "RGB")
 
     def _read_conversion(self, convert: Convert) -> None:
@@ -403,6 +418,28 @@ class _TransformReader:
         call.check(type(self.pixels.ramp))
         self.pixels.apply(call, f"{call.name}()")
         self.steps.append(Step(call, (), ""))
+
+    def _read_array(self, call: ArrayCall) -> None:
+        """Reads a call that makes an array of a PIL image, changes it, or makes a tensor of it."""
+        if self.pixels.failed:
+            return
+        if call.kind != TO_ARRAY and not self.array_calls:
+            raise UnsupportedError(f"{call.kind} gets something else than an array of an image")
+        is_rgb = not self.is_of_any_mode and self.pixels.channels == 3
+        if call.kind == TO_ARRAY and (
+            self.array_calls or self.pixels.ramp is not None or not is_rgb
+        ):
+            raise UnsupportedError(f"{call.kind} gets something else than a PIL image in RGB")
+        self.array_calls.append(call)
+        if call.kind != FROM_NUMPY:
+            return
+        calls = ArrayCalls(tuple(self.array_calls))
+        if why := why_not(calls.calls):
+            raise UnsupportedError(f"the transform is not supported natively, as {why}")
+        self.array_calls.clear()
+        with np.errstate(all="ignore"):
+            self.pixels.run(calls, self.pixels.new_ramp(self.ops))
+        self.steps.append(Step(calls, (), ""))
 
     def _read_lighting(self, lighting: Lighting) -> None:
         if self.pixels.failed:
@@ -520,6 +557,11 @@ class _TransformReader:
 
     def finish(self) -> None:
         """Checks that concern the transform as a whole; makes the value table."""
+        if self.array_calls:
+            self.add_reason(
+                "the transform returns a NumPy array; natively it must make a tensor of it, by "
+                "torch.from_numpy()"
+            )
         if self.resizes_images and self.resizes_tensors:
             self.add_reason(
                 "the transform resizes both a PIL image and a tensor; natively it may resize one "

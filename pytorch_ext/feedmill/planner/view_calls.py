@@ -16,6 +16,7 @@ from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.evaluating import Evaluator
 from feedmill.planner.image_calls import Convert, ImageValue
 from feedmill.planner.known import flatten
+from feedmill.planner.numpy_calls import ArrayCall
 
 MAX_VIEWS = 16  # the native loader's limit
 _MAX_LOOPS = 64
@@ -68,6 +69,9 @@ class ViewCalls(Evaluator):
         return are_images and sorted(images, key=lambda one: one.view) == wanted
 
     # ---- calls -----------------------------------------------------------------------------------
+
+    def _calls_for(self, image: ImageValue) -> list[Any]:
+        return self.views[image.view][: image.n_calls] if image.n_calls else []
 
     def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         chain = self.views[image.view][: image.n_calls] if image.n_calls else []
@@ -275,7 +279,7 @@ class ViewCalls(Evaluator):
 def _never_draws(transform: Any) -> bool:
     """Whether a transform is known to draw no random numbers."""
     modules = sys.modules.get(V1), sys.modules.get(V2)
-    known: list[Any] = [Convert, TensorCall]
+    known: list[Any] = [Convert, TensorCall, ArrayCall]
     known += [getattr(one, name, None) for one in modules for name in NEVER_DRAW]
     try:
         return all(any(type(one) is kind for kind in known) for one in flatten(transform))
