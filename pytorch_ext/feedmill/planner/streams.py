@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import default_convert
 
 from feedmill.planner import files
-from feedmill.planner.arrangements import IMAGE, PAIR, taken_apart
+from feedmill.planner.arrangements import IMAGE, PAIR, OpenFields, arranged, taken_apart
 from feedmill.planner.processes import is_forked
 from feedmill.planner.ranges import Range
 from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
@@ -320,7 +320,7 @@ class StreamSource(Source):
         dataset: the DataPipeline.
         stages: its stages.
         read: its image's transforms.
-        arrangement: of the samples, a tuple.
+        arrangement: of the samples, a tuple or OpenFields.
         stateful: classes of stages that hold a state, of which each worker process has a copy.
 
     Attributes:
@@ -349,7 +349,8 @@ class StreamSource(Source):
         self._node = BaseNode(base, self.kind)
         self._stages = stages
         self._stateful = stateful
-        self._image = arrangement.index(IMAGE)
+        is_dict = isinstance(arrangement, OpenFields)
+        self._image = arrangement.image if is_dict else arrangement.index(IMAGE)
         self._tried: list[Item] | None = None
 
     def find(self, index: Any) -> Any:
@@ -468,16 +469,13 @@ class StreamSource(Source):
         Raises:
             RuntimeError: its parts are not those of the samples that the native path can load.
         """
-        at = self._image
-        if type(sample) is not tuple or len(sample) != len(self.arrangement) or (
-            type(sample[at]) is not Picture
-        ):
+        apart = taken_apart(self.arrangement, sample)
+        if apart is None or type(apart[0]) is not Picture:
             raise RuntimeError(
                 "a sample of the pipeline has no image where others have it, which torch's path "
                 "only can load; use native='off'"
             )
-        picture = sample[at]
-        rest = (*sample[:at], *sample[at + 1 :])
+        picture, rest = apart
         target = rest[0] if self.arrangement == PAIR else rest
         data = picture.sample[picture.field]
         path = ""
@@ -507,7 +505,9 @@ class StreamSource(Source):
         batch[self._image] = images
         return batch
 
-    def _row(self, target: Any) -> tuple[Any, ...]:
+    def _row(self, target: Any) -> Any:
+        """A sample without its image."""
         rest = (target,) if self.arrangement == PAIR else target
-        return (*rest[: self._image], None, *rest[self._image :])
+        row = arranged(self.arrangement, None, rest)
+        return tuple(row) if type(row) is list else row
 
