@@ -16,6 +16,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from feedmill.planner.arrangements import IMAGE, PAIR, OpenFields, arranged, tak
 from feedmill.planner.processes import is_forked
 from feedmill.planner.ranges import Range
 from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
+from feedmill.planner.tar_places import TarPlaces
 from feedmill.planner.transforms import TransformPlan
 
 # The bytes with which tarfile tells a compressed file.
@@ -34,6 +36,8 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x5d\x00\x00\x80", b"\xfd7zXZ", b"\x28\xb5
 # As in webdataset.
 _META = re.compile(r"__[^/]*__($|/)")
 _N_TRIED = 40
+# Samples that tell how large images are.
+_N_MEASURED = 16
 # What a sample may have beside its image, in bytes.
 _MAX_OTHERS = 1 << 16
 _PLAIN_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
@@ -300,6 +304,7 @@ class Stages:
         reads, changes: as ``shadows``, for the samples of the first tar files, in their order:
             those before the decoder, and the others.
         is_image: whether a field is decoded as an image.
+        tar_paths: of all tar files.
         collects: the stage that yields lists of samples; None: the pipeline makes no batches.
         collate: makes a batch of a list of samples, as webdataset does.
     """
@@ -309,6 +314,7 @@ class Stages:
     reads: Sequence[Any]
     changes: Sequence[Any]
     is_image: Callable[[str], bool]
+    tar_paths: Sequence[str]
     collects: Collect | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
@@ -359,6 +365,18 @@ class StreamSource(Source):
     @property
     def size(self) -> str:
         return "samples as they come"
+
+    @property
+    def n_places(self) -> int:
+        return self._places.n
+
+    @cached_property
+    def _places(self) -> TarPlaces:
+        sizes = [0]
+        with contextlib.suppress(Exception):
+            for sample in islice(self._pipeline(self._stages.reads), _N_MEASURED):
+                sizes += [one.place.n_bytes for one in sample.values() if type(one) is Member]
+        return TarPlaces(self._stages.tar_paths, sum(sizes) // max(1, len(sizes) - 1))
 
     def is_like(self, other: Source, in_any_format: bool = False) -> bool:
         if not isinstance(other, StreamSource) or not self._has_plan_of(other, in_any_format):
@@ -478,10 +496,11 @@ class StreamSource(Source):
         picture, rest = apart
         target = rest[0] if self.arrangement == PAIR else rest
         data = picture.sample[picture.field]
-        path = ""
+        path, place = "", 0
         if type(data) is Member:
             path, data = data
-        return StreamItem(0, path, data, target, self.base_datasets[0], picture)
+            place = self._places.number(path, data.offset)
+        return StreamItem(place, path, data, target, self.base_datasets[0], picture)
 
     def trial_numbers(self, n: int) -> Sequence[int]:
         return range(n)
@@ -493,7 +512,7 @@ class StreamSource(Source):
             stages = [*self._stages.reads, *self._stages.changes]
             with contextlib.suppress(Exception):
                 for sample in islice(self._pipeline(stages), _N_TRIED):
-                    self._tried.append(self.item_of(sample))
+                    self._tried.append(self.item_of(sample)._replace(position=0))
         found: Item = self._tried[index]
         return found
 

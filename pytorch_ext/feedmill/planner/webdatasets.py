@@ -248,7 +248,7 @@ class _Reader:
         reads = [self._opener, Expander(self._expander, names), self._grouper]
         tail = [one.with_transforms(as_it_is, as_it_is) for one in self._tail]
         # To open a pipe would block.
-        urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(urlparse(one).path)]
+        urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(_path_of(one))]
         of_urls, of_samples = self._shadows[: self._n_of_urls], self._shadows[self._n_of_urls :]
         return Stages(
             shadows=[*of_urls, *reads, *of_samples, decodes, *tail],
@@ -256,6 +256,7 @@ class _Reader:
             reads=[urls, *reads, *self._selects],
             changes=[decodes, *tail],
             is_image=self.fields.is_image,
+            tar_paths=[_path_of(one) for one in self._urls],
             collects=self._batched,
             collate=self._collate,
         )
@@ -273,6 +274,12 @@ class _Reader:
 
 
 # ---- stages that are made here -------------------------------------------------------------------
+
+
+def _path_of(url: str) -> str:
+    """The path that webdataset opens for a URL of a local file."""
+    parts = urlparse(url)
+    return parts.path if parts.scheme else url
 
 
 def _as_stages(stage: Any) -> list[Any]:
