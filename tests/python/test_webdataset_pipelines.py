@@ -301,7 +301,7 @@ def test_an_error_names_the_sample(tmp_path):
 def test_an_interrupted_pipeline_says_so(shards, monkeypatch):
     loader = feedmill.DataLoader(pairs(shards), num_workers=2, batch_size=4, native="require")
     reads = os.pread
-    left = [42]  # behind those for the batches that are begun by iter()
+    left = [5]
 
     def interrupted(*arguments):
         left[0] -= 1
@@ -309,8 +309,8 @@ def test_an_interrupted_pipeline_says_so(shards, monkeypatch):
             raise KeyboardInterrupt
         return reads(*arguments)
 
-    monkeypatch.setattr(streams.os, "pread", interrupted)
     iterator = iter(loader)
+    monkeypatch.setattr(streams.os, "pread", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(iterator)
     monkeypatch.undo()
