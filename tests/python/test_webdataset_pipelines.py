@@ -433,7 +433,7 @@ REFUSED = {
     "hide": lambda urls: _with(pairs(urls), iterator1=lambda: iter([1])),
     "the function draws": lambda urls: pairs(urls, of_label=draws),
     "with_default": lambda urls: pairs(urls, of_label=with_default),
-    "lambda": lambda urls: pairs(urls, of_label=(lambda y: lambda x: x + y)(1)),
+    "lambda": lambda urls: pairs(urls, of_label=(lambda y: lambda x: x + y)([1])),
     "functools.partial": lambda urls: pairs(urls, of_label=functools.partial(int)),
     "stage _select": lambda urls: pairs(urls).select(lambda sample: True),
     "stage _map": lambda urls: dataset(urls).decode("pil").map(lambda one: [one]),

@@ -51,10 +51,14 @@ def explained(pipeline, **options):
 # ---- samples that are dicts ----------------------------------------------------------------------
 
 
+N_CLASSES, NAMES = 5, ("even", "odd")
+
+
 def in_place(sample, transform=CROP):
     """As in webdataset's examples."""
-    sample["jpg"] = transform(sample["jpg"])
-    sample["label"] = sample["cls"] % 5
+    sample["jpg"] = transform(sample["jpg"].convert("RGB"))
+    sample["label"] = sample["cls"] % N_CLASSES
+    sample["name"] = NAMES[sample["cls"] % 2]
     del sample["json"]
     return sample
 
@@ -78,7 +82,7 @@ def with_another_label(sample):
 DICTS = {
     "map_dict": lambda urls: decoded(urls).map_dict(jpg=CROP),
     "map_dict of several": lambda urls: decoded(urls).map_dict(
-        cls=lambda one: one - 1, jpg=CROP, json=lambda one: one["a"]),
+        cls=torch.tensor, jpg=CROP, json=lambda one: one["a"]),
     "rename": lambda urls: decoded(urls).rename(image="jpg;png", label="cls").map_dict(image=CROP),
     "renamed at last": lambda urls: decoded(urls).map_dict(jpg=CROP).rename(
         x="jpg", y="cls", keep=False),
@@ -233,6 +237,24 @@ def only_seems_to_remove(sample):
     return {**sample, **other, "image": CROP(sample["jpg"])}
 
 
+def with_a_changing_number():
+    number = 1
+
+    def add_one():
+        nonlocal number
+        number += 1
+
+    return lambda one: {"image": CROP(one["jpg"]), "label": number}
+
+
+CHANGING = 1
+
+
+def change_it():
+    global CHANGING
+    CHANGING += 1
+
+
 def returns_none(sample):
     sample["jpg"] = CROP(sample["jpg"])
 
@@ -253,7 +275,13 @@ class Drawing:
     with_star, nested, unpickled, loops, tries, with_dict(lambda image: COUNTED),
     with_torch(Drawing), returns_none,
     lambda one: {"image": CROP(one["jpg"]), "label": Drawing()[0]},
-    lambda one: {"image": CROP(one["jpg"]), "label": COUNTED},
+    lambda one: {"image": CROP(one["jpg"]), "label": COUNTED}, with_a_changing_number(),
+    lambda one: {"image": CROP(one["jpg"]), "label": CHANGING},
+    lambda one: {"image": CROP(one["jpg"].convert("L")), "label": 1},
+    lambda one: {"image": CROP(one["jpg"].convert("RGB", 1)), "label": 1},
+    lambda one: {"image": CROP(one["jpg"].rotate(1)), "label": 1},
+    lambda one: {"image": CROP(one["jpg"]).convert("RGB"), "label": 1},
+    lambda one: {"image": CROP(one["jpg"].convert(one["cls"])), "label": 1},
     lambda one: {"image": CROP(one["jpg"]), "other": one["png"]},
     lambda one: {"image": CROP(one["jpg"]), "label": (lambda: 1)()},
     lambda one: {"image": CROP(one["jpg"]), "label": one["json"].pop("a")},

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType
+from types import BuiltinFunctionType, CellType, FunctionType
 from typing import Any, NamedTuple
+
+import torch
 
 from feedmill.planner.sample_reading import (
     OPAQUE,
@@ -51,6 +53,8 @@ def is_pure(function: Any, is_plain: bool = False) -> bool:
     """
     if type(function) is type:
         return any(function is getattr(builtins, name) for name in PURE)
+    if function is torch.tensor:
+        return is_plain and type(function) is BuiltinFunctionType
     definition = _definition(function, with_defaults=False)
     if definition is None:
         return False

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from feedmill.planner.sources import Definition, is_bound_once
+from feedmill.planner.sources import Definition, is_bound_once, is_global_fixed
 
 # Functions of one argument, and methods of plain values, that compute their result from their
 # arguments alone.
@@ -248,9 +248,13 @@ class SampleReader:
     def _name(self, name: str) -> Any:
         if name in self._held:
             return self._held[name]
-        if name in self._defaults and type(self._defaults[name]) in _PLAIN_TYPES:
-            return VALUE
-        raise NotUnderstoodError
+        value = self._variable(name)
+        is_own = name in self._defaults or name in self._function.__code__.co_freevars
+        is_fixed = is_own or is_global_fixed(self._definition, name)
+        items = value if type(value) is tuple else (value,)
+        if not is_fixed or any(type(one) not in _PLAIN_TYPES for one in items):
+            raise NotUnderstoodError
+        return VALUE
 
     def _item(self, node: ast.Subscript) -> Any:
         held = self.value(node.value)
@@ -364,11 +368,21 @@ class SampleReader:
             raise NotUnderstoodError
         for one in node.args:
             self._known(one)
+        if type(held) is Image and held.n_calls == 0 and function.attr == "convert":
+            return self._converted(held, node.args)
         if type(held) is Fields:
             return self._call_of_sample(held, function.attr, node.args)
         if held is not VALUE or function.attr not in _METHODS:
             raise NotUnderstoodError
         return VALUE
+
+    @staticmethod
+    def _converted(image: Image, arguments: list[ast.expr]) -> Image:
+        """An image that was converted to RGB, as it was before."""
+        modes = [one.value for one in arguments if isinstance(one, ast.Constant)]
+        if modes != ["RGB"] or len(arguments) > 1:
+            raise NotUnderstoodError
+        return image
 
     def _call_of_sample(self, fields: Fields, name: str, arguments: list[ast.expr]) -> Any:
         """A method of a dict. Its arguments are known values."""

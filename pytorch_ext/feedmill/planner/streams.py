@@ -66,6 +66,10 @@ class Picture:
     def __init__(self, sample: dict[str, Any], field: str) -> None:
         self.sample, self.field = sample, field
 
+    def convert(self, mode: str) -> Picture:
+        """As an image's: it is in RGB already, the only mode that functions may name."""
+        return self
+
     @property
     def name(self) -> str:
         """What messages call the image."""
