@@ -27,6 +27,7 @@ from webdataset_files import (  # noqa: E402
     asserting,
     check,
     dataset,
+    explained,
     overwritten,
     write_shards,
 )
@@ -42,10 +43,6 @@ def shards(tmp_path_factory):
 
 def decoded(urls, **options):
     return dataset(urls, **options).decode("pil")
-
-
-def explained(pipeline, **options):
-    return feedmill.DataLoader(pipeline, **{"batch_size": 3, **options}).explain()
 
 
 # ---- samples that are dicts ----------------------------------------------------------------------

@@ -61,6 +61,10 @@ def asserting(sample, val=False):
     return {"image": CROP(sample["jpg"]), "label": sample["cls"]}
 
 
+def explained(pipeline, **options):
+    return feedmill.DataLoader(pipeline, **{"batch_size": 3, **options}).explain()
+
+
 def outcomes(kind, pipeline, stops=(0,), seed=3, **options):
     """What epochs yield: batches, and the types of errors; and the generators' next numbers.
 

@@ -122,6 +122,7 @@ class Mapped(NamedTuple):
         keys: of the parts; None: it makes a tuple.
         gone: fields of the sample that the dict does not have.
         keeps_rest: the dict has the sample's other fields.
+        opening: names of the variables by which it opens the image, such as "io".
         names: of the variables that hold the image's transforms, in the order in which these are
             called.
         transforms: their values.
@@ -135,12 +136,22 @@ class Mapped(NamedTuple):
     keys: tuple[str, ...] | None = None
     gone: frozenset[str] = frozenset()
     keeps_rest: bool = False
+    opening: frozenset[str] = frozenset()
 
     def with_transforms(self, first: Any, others: Any) -> FunctionType:
         """The function with other values of these variables."""
+        return self._with({
+            name: others if i else first for i, name in enumerate(self.names)
+        })
+
+    def without_opening(self) -> FunctionType:
+        """The function for a sample with another object in the place of the encoded image, which
+        it neither opens nor transforms; it calls the object's convert()."""
+        return self._with(dict.fromkeys((*self.opening, *self.names), _AsItIs()))
+
+    def _with(self, values: dict[str, Any]) -> FunctionType:
         function: Any = self.function
         code = function.__code__
-        values = {name: others if i else first for i, name in enumerate(self.names)}
         arguments = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         of_defaults = arguments[len(arguments) - len(defaults) :]
@@ -154,6 +165,15 @@ class Mapped(NamedTuple):
                 for name, cell in zip(code.co_freevars, function.__closure__ or ())
             ),
         )
+
+
+class _AsItIs:
+    """In the place of transforms, of BytesIO, and of the modules io and PIL.Image."""
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+    BytesIO = open = __call__
 
 
 def mapped_by(function: Any, part_of: Callable[[Any], Any]) -> Mapped | None:
@@ -181,6 +201,8 @@ def mapped_by(function: Any, part_of: Callable[[Any], Any]) -> Mapped | None:
         return None
     images = [i for i, one in enumerate(parts) if type(one) is Image]
     # Each transform is called once, and for the image that is returned.
+    if reader.n_opened > 1 or (reader.opening and not images):
+        return None
     names = reader.names
     n_calls = sum(parts[i].n_calls for i in images)
     may_have_none = keys is not None and returned.has_rest
@@ -191,7 +213,8 @@ def mapped_by(function: Any, part_of: Callable[[Any], Any]) -> Mapped | None:
         return None
     fields = [one.field if type(one) is Image else None for one in parts]
     image = images[0] if images else None
-    mapped = Mapped(function, fields, image, tuple(names), tuple(reader.transforms))
+    mapped = Mapped(function, fields, image, tuple(names), tuple(reader.transforms),
+                    opening=frozenset(reader.opening))
     if keys is None:
         return mapped
     return mapped._replace(

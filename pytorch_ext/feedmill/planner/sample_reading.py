@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import io
 import json
+from _io import BytesIO
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import PIL.Image
 import torch
 
 from feedmill.planner.sources import Definition, is_bound_once, is_global_fixed
@@ -28,6 +31,10 @@ _PLAIN_TYPES = (bool, int, float, str, type(None))
 
 class NotUnderstoodError(Exception):
     """What a function does is not understood."""
+
+
+# Image.n_calls of an encoded image: its bytes, these in a BytesIO, and opened by Pillow.
+_ENCODED, _IN_FILE, _OPENED = -3, -2, -1
 
 
 class Image:
@@ -79,12 +86,15 @@ class SampleReader:
         definition: its proved source.
         argument: what it is called with: Fields, SAMPLE, VALUE or OPAQUE.
         part_of: called with the key of a field of the sample, returns its field, whose
-            ``is_image`` says whether it is the image, and ``is_plain`` whether it is of a plain
-            type; None: it is not known. Called with None, returns the number of a tuple's parts.
+            ``is_image`` says whether it is the image, ``is_encoded`` whether that is not decoded
+            yet, and ``is_plain`` whether it is of a plain type; None: it is not known. Called with
+            None, returns the number of a tuple's parts.
 
     Attributes:
         names: of the variables that hold the image's transforms, in the order of their calls.
         transforms: their values.
+        opening: names of the variables by which the image is opened, such as "io".
+        n_opened: how often an image is opened.
     """
 
     def __init__(
@@ -99,6 +109,8 @@ class SampleReader:
         self._held: dict[str, Any] = {arguments[0]: argument}
         self.names: list[str] = []
         self.transforms: list[Any] = []
+        self.opening: set[str] = set()
+        self.n_opened = 0
 
     def returned(self) -> Any:
         """The value of a function without branches; a tuple's as a list."""
@@ -191,7 +203,9 @@ class SampleReader:
         field = self._part_of(key)
         if field is None:
             raise NotUnderstoodError
-        return Image(field) if field.is_image else VALUE if field.is_plain else OPAQUE
+        if field.is_image:
+            return Image(field, _ENCODED if field.is_encoded else 0)
+        return VALUE if field.is_plain else OPAQUE
 
     def _field_of(self, fields: Fields, key: Any) -> Any:
         if type(key) is not str:
@@ -321,6 +335,8 @@ class SampleReader:
                 self._known(argument.elt)
             return VALUE
         value = self.value(argument)
+        if called is BytesIO:
+            return self._step(value, _ENCODED, name)
         if type(called) is type and any(called is getattr(builtins, one) for one in PURE):
             is_known = value is VALUE or value is OPAQUE
         else:
@@ -368,7 +384,7 @@ class SampleReader:
             raise NotUnderstoodError
         for one in node.args:
             self._known(one)
-        if type(held) is Image and held.n_calls == 0 and function.attr == "convert":
+        if type(held) is Image and held.n_calls in (_OPENED, 0) and function.attr == "convert":
             return self._converted(held, node.args)
         if type(held) is Fields:
             return self._call_of_sample(held, function.attr, node.args)
@@ -378,11 +394,18 @@ class SampleReader:
 
     @staticmethod
     def _converted(image: Image, arguments: list[ast.expr]) -> Image:
-        """An image that was converted to RGB, as it was before."""
+        """An image that was converted to RGB; one that was opened is decoded then."""
         modes = [one.value for one in arguments if isinstance(one, ast.Constant)]
         if modes != ["RGB"] or len(arguments) > 1:
             raise NotUnderstoodError
-        return image
+        return Image(image.field)
+
+    def _step(self, value: Any, expected: int, name: str) -> Image:
+        """An encoded image behind the next step to its pixels, which a variable's value does."""
+        if type(value) is not Image or value.n_calls != expected:
+            raise NotUnderstoodError
+        self.opening.add(name)
+        return Image(value.field, expected + 1)
 
     def _call_of_sample(self, fields: Fields, name: str, arguments: list[ast.expr]) -> Any:
         """A method of a dict. Its arguments are known values."""
@@ -403,11 +426,18 @@ class SampleReader:
         return value
 
     def _call_of_module(self, node: ast.Call, module: str, name: str) -> Any:
-        """torch.tensor(), also with a dtype, and json.loads()."""
+        """torch.tensor(), also with a dtype, and json.loads(); io.BytesIO() and Pillow's open()."""
         found = self._variable(module)
         if len(node.args) != 1:
             raise NotUnderstoodError
-        self._known(node.args[0])
+        value = self.value(node.args[0])
+        if found is io and name == "BytesIO" and io.BytesIO is BytesIO and not node.keywords:
+            return self._step(value, _ENCODED, module)
+        if found is PIL.Image and name == "open" and not node.keywords:
+            self.n_opened += 1
+            return self._step(value, _IN_FILE, module)
+        if value is not VALUE:
+            raise NotUnderstoodError
         if found is json and name == "loads" and not node.keywords:
             return VALUE  # that it is json's own is checked with webdataset's decoders
         if found is not torch or name != "tensor" or type(torch.tensor) is not BuiltinFunctionType:

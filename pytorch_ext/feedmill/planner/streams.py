@@ -199,6 +199,35 @@ class Decode:
         return {key: picture if key == field else decoded[key] for key in sample}
 
 
+class Open:
+    """In the place of a function of the script that opens a sample's image: calls the function with
+    a Picture in the place of its bytes.
+
+    Args:
+        function: calls neither Pillow nor transforms.
+        opens: the function itself, without the transforms.
+        fields: keys of images, of which a sample's first one is used.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], opens: Callable[[Any], Any], fields: Sequence[str]
+    ) -> None:
+        self._function, self._opens = function, opens
+        self._fields = fields
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        encoded = dict(sample)
+        for field in self._fields[:1]:
+            if field in sample:
+                sample[field] = Picture(encoded, field)
+        try:
+            return self._function(sample)
+        except Exception:
+            # The image may be opened before what fails here, and fail itself.
+            self._opens(whole(encoded))
+            raise
+
+
 class Collect:
     """In the place of webdataset's stage batched(): yields the samples of each batch in a list.
 

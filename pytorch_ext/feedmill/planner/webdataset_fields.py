@@ -3,11 +3,13 @@ of their fields is the image, which transforms it passed, and how the samples ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from feedmill.planner.arrangements import IMAGE, PAIR, VALUE, OpenFields
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.sample_functions import Mapped, is_identity, is_pure, mapped_by, selects
+from feedmill.planner.streams import Open, as_it_is
 from feedmill.planner.webdataset_known import is_of
 from feedmill.planner.webdataset_stages import (
     argument_of,
@@ -34,11 +36,13 @@ class _Field(NamedTuple):
             used.
         is_image: it is an image, else something else.
         is_changed: a stage has changed it.
+        is_encoded: it is an image that was not decoded.
     """
 
     names: tuple[str, ...]
     is_image: bool
     is_changed: bool = False
+    is_encoded: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -80,19 +84,37 @@ class Changing(NamedTuple):
             first = others
         return type(self.stage)(self.stage.f, *args, **kw)
 
+    def without_images(self, fields: Sequence[str]) -> Any:
+        """The stage for samples that have a Picture in the place of their image.
+
+        Args:
+            fields: the image's keys in samples that are not decoded.
+        """
+        plain = self.with_transforms(as_it_is, as_it_is)
+        if self.mapped is None or not self.mapped.opening:
+            return plain
+        opens = self.mapped.with_transforms(as_it_is, as_it_is)
+        return type(self.stage)(
+            self.stage.f, Open(self.mapped.without_opening(), opens, fields)
+        )
+
 
 class SampleFields:
     """What is known of the fields of the samples between two stages.
 
     Args:
         extensions: of members that are images.
+        are_encoded: nothing decodes the samples, but the function of the first stage.
 
     Attributes:
         transforms: of the image, in order.
     """
 
-    def __init__(self, extensions: frozenset[str]) -> None:
+    def __init__(self, extensions: frozenset[str], are_encoded: bool = False) -> None:
         self._extensions = extensions
+        self._are_encoded = are_encoded
+        # Of the image that a function of the script opened.
+        self._opened: tuple[str, ...] = ()
         # Of dicts: fields that a stage made or changed, by name; names that samples don't have any
         # more; and whether there may be others.
         self._made: dict[str, _Field] = {}
@@ -192,10 +214,15 @@ class SampleFields:
         left = tuple(one for one in names if one not in self._gone)
         if any(one in self._made for one in names) or not left or not self._are_others:
             raise UnsupportedError(f"which fields of a sample are {names!r} is not known")
+        if any(one in self._opened for one in left):
+            raise UnsupportedError(
+                "a pipeline of webdataset uses an image again that it has opened"
+            )
         are_images = {self.is_image(one) for one in left}
         if len(are_images) > 1:
             raise UnsupportedError(f"the fields {names!r} may be images or something else")
-        return _Field(left, are_images.pop())
+        is_image = are_images.pop()
+        return _Field(left, is_image, is_encoded=is_image and self._are_encoded)
 
     def is_image(self, name: str) -> bool:
         """Whether webdataset decodes a field as an image."""
@@ -221,7 +248,8 @@ class SampleFields:
                 "several images of a sample of a pipeline of webdataset are transformed"
             )
         self.transforms += functions
-        return field._replace(is_changed=field.is_changed or bool(functions))
+        is_changed = field.is_changed or bool(functions)
+        return field._replace(is_changed=is_changed, is_encoded=False)
 
     def _rename(self, stage: Any) -> None:
         check_arguments(stage, None, 0)
@@ -264,8 +292,11 @@ class SampleFields:
         check_arguments(stage, {"f", "handler"}, 1)
         function = argument_of(stage, 0, "f", None)
         mapped = mapped_by(function, self._part)
-        if mapped is None:
+        if mapped is None or (self._are_encoded and not mapped.opening):
             raise unknown(stage)
+        if self._are_encoded:
+            self._are_encoded, self._extensions = False, frozenset()  # others stay as they are
+            self._opened = next(one.names for one in mapped.parts if one is not None)
         parts = [one or _Field((), False) for one in mapped.parts]
         if mapped.image is not None:
             parts[mapped.image] = self._transformed(parts[mapped.image], *mapped.transforms)

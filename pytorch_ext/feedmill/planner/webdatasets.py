@@ -9,6 +9,7 @@ their result from their argument alone.
 from __future__ import annotations
 
 from os.path import isfile
+from types import FunctionType
 from typing import Any
 from urllib.parse import urlparse
 
@@ -31,6 +32,10 @@ from feedmill.planner.webdataset_stages import (
 
 _N_TRIED_FILES = 4
 _PIL = ("pil", "pilrgb")
+# Extensions of images that functions of a script may open.
+_IMAGES = frozenset({
+    "bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp",
+})
 
 
 def is_pipeline(dataset: Any) -> bool:
@@ -196,6 +201,11 @@ class _Reader:
 
     def _read_decoder(self) -> None:
         stage = self._next()
+        function: Any = argument_of(stage, 0, "f", None) if is_filter(stage, "_map") else None
+        if isinstance(function, FunctionType):  # it may open the image itself
+            self._left.insert(0, stage)
+            self.fields = SampleFields(_IMAGES, are_encoded=True)
+            return
         if not is_filter(stage, "_map", "_decode"):
             raise unknown(stage)
         check_handler(stage)
@@ -203,7 +213,6 @@ class _Reader:
             function = _decoder_of(stage)
         else:
             check_arguments(stage, {"f", "handler"}, 1)
-            function = argument_of(stage, 0, "f", None)
         if not is_of(type(function), "autodecode", "Decoder"):
             raise unknown(stage)
         handlers = [found("autodecode", name) for name in ("gzfilter", "basichandlers")]
@@ -243,18 +252,20 @@ class _Reader:
 
     def stages(self) -> Stages:
         names = self.fields.image.names
-        kind = type(self._decode)
-        decodes = kind(found("filters", "_map"), Decode(self._decoder, names))
+        decodes = []
+        if self._decode is not None:
+            kind = type(self._decode)
+            decodes = [kind(found("filters", "_map"), Decode(self._decoder, names))]
         reads = [self._opener, Expander(self._expander, names), self._grouper]
-        tail = [one.with_transforms(as_it_is, as_it_is) for one in self._tail]
+        changes = [*decodes, *(one.without_images(names) for one in self._tail)]
         # To open a pipe would block.
         urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(_path_of(one))]
         of_urls, of_samples = self._shadows[: self._n_of_urls], self._shadows[self._n_of_urls :]
         return Stages(
-            shadows=[*of_urls, *reads, *of_samples, decodes, *tail],
+            shadows=[*of_urls, *reads, *of_samples, *changes],
             chain=self._chain,
             reads=[urls, *reads, *self._selects],
-            changes=[decodes, *tail],
+            changes=changes,
             is_image=self.fields.is_image,
             tar_paths=[_path_of(one) for one in self._urls],
             collects=self._batched,
@@ -263,7 +274,7 @@ class _Reader:
 
     def _chain(self, transform: Any) -> list[Any]:
         """See Stages."""
-        stages = [self._decode]
+        stages = [] if self._decode is None else [self._decode]
         for one in self._tail:
             stages.append(one.stage if transform is None else (
                 one.with_transforms(transform, as_it_is)
