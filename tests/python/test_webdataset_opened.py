@@ -111,6 +111,19 @@ def test_opened_images_of_other_formats(tmp_path):
     check(lambda: dataset(str(tmp_path / "a.tar")).map(opened), num_workers=1, batch_size=2)
 
 
+def test_other_images_stay_encoded(tmp_path, shards):
+    with tarfile.open(shards[0]) as first, tarfile.open(tmp_path / "a.tar", "w") as tar:
+        image = first.extractfile("0000.jpg").read()
+        for number in range(6):
+            for name in ("jpg", "seg.jpg", "png"):
+                add(tar, f"{number}.{name}", image)
+            add(tar, f"{number}.cls", b"%d" % number)
+            add(tar, f"{number}.json", b'{"a": 1}')
+    got = check(lambda: dataset(str(tmp_path / "a.tar")).map(opened_behind_the_label),
+                num_workers=2, batch_size=2)
+    assert type(got[0]["seg.jpg"][0]) is type(got[0]["png"][0]) is bytes
+
+
 def opened_twice(sample):
     other = Image.open(BytesIO(sample["jpg"])).convert("RGB")
     return CROP(Image.open(BytesIO(sample["jpg"])).convert("RGB")), other

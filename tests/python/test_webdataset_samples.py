@@ -282,6 +282,13 @@ class Drawing:
     lambda one: {"image": CROP(one["jpg"]), "other": one["png"]},
     lambda one: {"image": CROP(one["jpg"]), "label": (lambda: 1)()},
     lambda one: {"image": CROP(one["jpg"]), "label": one["json"].pop("a")},
+    lambda one: {"image": CROP(one["jpg"]), "label": one["json"].items()},
+    lambda one: {"image": CROP(one["jpg"]), "label": one.keys()},
+    lambda one: {"image": CROP(one["jpg"]), "label": one == 1},
+    lambda one: {"image": CROP(one["jpg"]), "label": f"{one}"},
+    lambda one: {"image": CROP(one["jpg"]), "label": {**one["json"]}},
+    lambda one: {"image": CROP(one["jpg"]), "label": [*one]},
+    lambda one: {"image": CROP(one["jpg"]), "label": one["jpg"] in (1, 2)},
     lambda one: {"image": CROP(one["jpg"]), "label": [COUNTED.append(x) for x in "ab"]},
     lambda one: {"image": CROP(one.get("jpg")), "label": 1},
     lambda one: {"image": CROP(one["jpg"]), "label": torch.tensor(one["cls"], device="cpu")},
@@ -446,6 +453,17 @@ def test_other_code_than_the_source_says(shards):
     other.__code__ = of_its_number.__code__.replace(co_consts=(*of_its_number.__code__.co_consts,))
     assert explained(dataset(shards).select(other).decode("pil").map_dict(jpg=CROP)).startswith(
         "torch's own path")
+
+
+def test_replaced_functions_of_python(shards, monkeypatch):
+    selected = dataset(shards).select(SELECTIONS["all()"]).decode("pil").map_dict(jpg=CROP)
+    mapped = decoded(shards).map(
+        lambda one: dict(one, jpg=CROP(one["jpg"]), a=int(one["cls"])))
+    for name, pipeline in (("all", selected), ("int", mapped), ("dict", mapped)):
+        assert explained(pipeline).startswith("native path")
+        with monkeypatch.context() as context:
+            context.setitem(globals(), name, lambda *values, **others: random.random())
+            assert explained(pipeline).startswith("torch's own path")
 
 
 def test_a_replaced_function_of_torch(shards, monkeypatch):

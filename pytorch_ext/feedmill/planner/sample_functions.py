@@ -16,7 +16,7 @@ import torch
 
 from feedmill.planner.sample_reading import (
     OPAQUE,
-    PURE,
+    PURE_TYPES,
     SAMPLE,
     VALUE,
     Fields,
@@ -52,7 +52,7 @@ def is_pure(function: Any, is_plain: bool = False) -> bool:
         is_plain: whether the argument is of a plain type.
     """
     if type(function) is type:
-        return any(function is getattr(builtins, name) for name in PURE)
+        return any(function is one for one in PURE_TYPES)
     if function is torch.tensor:
         return is_plain and type(function) is BuiltinFunctionType
     definition = _definition(function, with_defaults=False)

@@ -19,13 +19,15 @@ import torch
 
 from feedmill.planner.sources import Definition, is_bound_once, is_global_fixed
 
-# Functions of one argument, and methods of plain values, that compute their result from their
-# arguments alone.
-PURE = frozenset({"bool", "float", "int", "len", "str"})
+# Types, and methods of plain values, that compute their result from their arguments alone, and make
+# a plain value of one.
+PURE_TYPES = (bool, float, int, str)
 _METHODS = frozenset({
-    "decode", "endswith", "get", "items", "keys", "lower", "lstrip", "replace", "rstrip", "split",
-    "startswith", "strip", "upper", "values",
+    "decode", "endswith", "get", "lower", "lstrip", "replace", "rstrip", "split", "startswith",
+    "strip", "upper",
 })
+# Python's own, should a script replace them in builtins.
+_ALL, _ANY, _DICT, _LEN = all, any, dict, len
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
@@ -74,8 +76,8 @@ class Fields:
 
 
 # Stand for a sample that is a tuple; for a value that follows from the other fields, of a plain
-# type; and for one whose type is not known, such as an unpickled object.
-SAMPLE, VALUE, OPAQUE = object(), object(), object()
+# type; for one whose type is not known, such as an unpickled object; and for the keys of a sample.
+SAMPLE, VALUE, OPAQUE, _KEYS = object(), object(), object(), object()
 
 
 class SampleReader:
@@ -313,9 +315,10 @@ class SampleReader:
     def _compare(self, node: ast.Compare) -> None:
         self._known(node.left)
         for operator, right in zip(node.ops, node.comparators):
-            if isinstance(operator, ast.In | ast.NotIn) and type(self.value(right)) is Fields:
-                continue  # whether the sample has a field
-            self._known(right)
+            value = self.value(right)
+            is_sample = value is _KEYS or type(value) is Fields
+            if value is not VALUE and not (is_sample and isinstance(operator, ast.In | ast.NotIn)):
+                raise NotUnderstoodError
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -325,23 +328,20 @@ class SampleReader:
         if not isinstance(node.func, ast.Name) or node.func.id in self._held:
             raise NotUnderstoodError
         name, called = node.func.id, self._variable(node.func.id)
-        if called is dict:
+        if called is _DICT:
             return self._call_of_dict(node)
         if len(node.args) != 1 or node.keywords:
             raise NotUnderstoodError
         argument = node.args[0]
-        if (called is any or called is all) and isinstance(argument, ast.GeneratorExp):
+        if (called is _ANY or called is _ALL) and isinstance(argument, ast.GeneratorExp):
             with self._within(argument):
                 self._known(argument.elt)
             return VALUE
         value = self.value(argument)
         if called is BytesIO:
             return self._step(value, _ENCODED, name)
-        if type(called) is type and any(called is getattr(builtins, one) for one in PURE):
-            is_known = value is VALUE or value is OPAQUE
-        else:
-            is_known = value is VALUE and called is len
-        if is_known:
+        is_pure = any(called is one for one in PURE_TYPES)
+        if (value is VALUE and (is_pure or called is _LEN)) or (value is OPAQUE and is_pure):
             return VALUE
         if type(value) is not Image or value.n_calls != len(self.names):
             raise NotUnderstoodError
@@ -412,7 +412,7 @@ class SampleReader:
         if name == "copy" and not arguments:
             return fields.copy()
         if name == "keys" and not arguments:
-            return VALUE
+            return _KEYS
         is_key = 1 <= len(arguments) <= 2 and isinstance(arguments[0], ast.Constant)
         if not is_key or name not in ("get", "pop"):
             raise NotUnderstoodError

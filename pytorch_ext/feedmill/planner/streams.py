@@ -217,9 +217,10 @@ class Open:
 
     def __call__(self, sample: dict[str, Any]) -> Any:
         encoded = dict(sample)
-        for field in self._fields[:1]:
-            if field in sample:
-                sample[field] = Picture(encoded, field)
+        field = next((one for one in self._fields if one in sample), None)
+        sample.update(whole({key: one for key, one in sample.items() if key != field}))
+        if field is not None:
+            sample[field] = Picture(encoded, field)
         try:
             return self._function(sample)
         except Exception:
