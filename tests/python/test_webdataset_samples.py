@@ -71,7 +71,16 @@ def of_a_tuple(sample):
     return {"image": CROP(image), "label": torch.tensor(data.get("a", 1), dtype=torch.float32)}
 
 
+def number_of(data):
+    return data["a"]
+
+
+def recurses(value):
+    return recurses(value)
+
+
 def with_another_label(sample):
+    sample["number"] = number_of(sample["json"])
     sample["cls"] = -int(sample["cls"]) if sample["json"]["a"] > 3 and sample["cls"] else 1
     return sample
 
@@ -284,6 +293,9 @@ class Drawing:
     lambda one: {"image": CROP(one["jpg"]), "label": one["json"].pop("a")},
     lambda one: {"image": CROP(one["jpg"]), "label": one["json"].items()},
     lambda one: {"image": CROP(one["jpg"]), "label": one.keys()},
+    lambda one: (CROP(one["jpg"]), one.keys()), lambda one: (CROP(one["jpg"]), one),
+    lambda one: (CROP(one["jpg"]), {"a": 1}), lambda one: (CROP(one["jpg"]), recurses(one["cls"])),
+    lambda one: (CROP(one["jpg"]), draws(one["cls"])),
     lambda one: {"image": CROP(one["jpg"]), "label": one == 1},
     lambda one: {"image": CROP(one["jpg"]), "label": f"{one}"},
     lambda one: {"image": CROP(one["jpg"]), "label": {**one["json"]}},

@@ -80,7 +80,7 @@ def selects(function: Any, part_of: Callable[[Any], Any]) -> bool:
         return False
     sample = _sample_of(part_of)
     try:
-        SampleReader(function, definition, sample, part_of).follows()
+        SampleReader(function, definition, sample, part_of, is_pure).follows()
     except NotUnderstoodError:
         return False
     return sample is SAMPLE or not (sample.made or sample.gone)
@@ -188,7 +188,7 @@ def mapped_by(function: Any, part_of: Callable[[Any], Any]) -> Mapped | None:
     definition = _definition(function)
     if definition is None:
         return None
-    reader = SampleReader(function, definition, _sample_of(part_of), part_of)
+    reader = SampleReader(function, definition, _sample_of(part_of), part_of, is_pure)
     try:
         returned = reader.returned()
     except NotUnderstoodError:
@@ -207,7 +207,7 @@ def mapped_by(function: Any, part_of: Callable[[Any], Any]) -> Mapped | None:
     n_calls = sum(parts[i].n_calls for i in images)
     may_have_none = keys is not None and returned.has_rest
     if not (len(images) == 1 or (not images and may_have_none)) or (
-        any(one is SAMPLE or type(one) is Fields for one in parts)
+        any(type(one) is not Image and one is not VALUE and one is not OPAQUE for one in parts)
         or n_calls != len(names) or len({*names}) < len(names)
     ):
         return None

@@ -91,6 +91,8 @@ class SampleReader:
             ``is_image`` says whether it is the image, ``is_encoded`` whether that is not decoded
             yet, and ``is_plain`` whether it is of a plain type; None: it is not known. Called with
             None, returns the number of a tuple's parts.
+        is_pure: whether a function of the script only computes its result from its argument, and
+            is called with that, and whether it is of a plain type. None: none is.
 
     Attributes:
         names: of the variables that hold the image's transforms, in the order of their calls.
@@ -101,8 +103,9 @@ class SampleReader:
 
     def __init__(
         self, function: FunctionType, definition: Definition, argument: Any,
-        part_of: Callable[[Any], Any],
+        part_of: Callable[[Any], Any], is_pure: Callable[[Any, bool], bool] | None = None,
     ) -> None:
+        self._is_pure = is_pure
         self._function = function
         self._definition = definition
         self._part_of = part_of
@@ -343,6 +346,9 @@ class SampleReader:
         is_pure = any(called is one for one in PURE_TYPES)
         if (value is VALUE and (is_pure or called is _LEN)) or (value is OPAQUE and is_pure):
             return VALUE
+        is_value = value is VALUE or value is OPAQUE
+        if is_value and self._is_pure is not None and self._is_pure(called, value is VALUE):
+            return OPAQUE
         if type(value) is not Image or value.n_calls != len(self.names):
             raise NotUnderstoodError
         self.names.append(name)
