@@ -6,6 +6,7 @@ import json
 import random
 import tarfile
 import types
+import warnings
 from pathlib import Path
 
 import feedmill
@@ -524,6 +525,23 @@ def test_warnings_of_what_is_left_out(tmp_path):
     loader = feedmill.DataLoader(pipeline, batch_size=2, num_workers=1, native="require")
     with pytest.warns(UserWarning, match="No such file"):
         assert [one["cls"].tolist() for one in loader] == [[2, 3]]
+
+
+def test_trials_do_not_warn(tmp_path):
+    """What the plan reads before the epoch is not reported a second time."""
+    shards = write_shards(tmp_path, (4, 2))
+    (tmp_path / "more").mkdir()
+    DAMAGES["cut short"](write_shards(tmp_path / "more", (12,))[0])
+    damaged = str(tmp_path / "more" / "s-000.tar")
+    n_warnings = []
+    for kind, options in ((feedmill.DataLoader, {"native": "require"}), (DataLoader, {})):
+        read = dataset([damaged, *shards], handler=wds.warn_and_continue)
+        pipeline = read.select(lambda one: "cls" in one).decode("pil").map_dict(jpg=RESIZE)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(kind(pipeline, batch_size=4, **options))
+        n_warnings.append(sum(one.filename == wds.handlers.__file__ for one in caught))
+    assert n_warnings[0] == n_warnings[1] > 0
 
 
 @pytest.mark.parametrize("make", [

@@ -8,6 +8,7 @@ their result from their argument alone.
 
 from __future__ import annotations
 
+import copy
 from os.path import isfile
 from types import FunctionType
 from typing import Any
@@ -257,6 +258,10 @@ class _Reader:
             kind = type(self._decode)
             decodes = [kind(found("filters", "_map"), Decode(self._decoder, names))]
         reads = [self._opener, Expander(self._expander, names), self._grouper]
+        tries = [
+            _raising(self._opener), Expander(_raising(self._expander), names),
+            _raising(self._grouper),
+        ]
         changes = [*decodes, *(one.without_images(names) for one in self._tail)]
         # To open a pipe would block.
         urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(_path_of(one))]
@@ -264,7 +269,7 @@ class _Reader:
         return Stages(
             shadows=[*of_urls, *reads, *of_samples, *changes],
             chain=self._chain,
-            reads=[urls, *reads, *self._selects],
+            reads=[urls, *tries, *self._selects],
             changes=changes,
             is_image=self.fields.is_image,
             tar_paths=[_path_of(one) for one in self._urls],
@@ -285,6 +290,16 @@ class _Reader:
 
 
 # ---- stages that are made here -------------------------------------------------------------------
+
+
+def _raising(stage: Any) -> Any:
+    """A stage that reads files, with a handler that raises errors: a trial must not warn."""
+    handler = found("handlers", "reraise_exception")
+    if is_of(type(stage), "cache", "StreamingOpen"):
+        raising = copy.copy(stage)
+        raising.handler = handler
+        return raising
+    return type(stage)(stage.f, **{**stage.kw, "handler": handler})
 
 
 def _path_of(url: str) -> str:
