@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import PIL.Image
 import torch
 
 from feedmill.planner.sources import Definition, is_bound_once, is_global_fixed
@@ -439,7 +438,7 @@ class SampleReader:
         value = self.value(node.args[0])
         if found is io and name == "BytesIO" and io.BytesIO is BytesIO and not node.keywords:
             return self._step(value, _ENCODED, module)
-        if found is PIL.Image and name == "open" and not node.keywords:
+        if name == "open" and not node.keywords and _is_pillow(found):
             self.n_opened += 1
             return self._step(value, _IN_FILE, module)
         if value is not VALUE:
@@ -475,3 +474,9 @@ class SampleReader:
             except ValueError:  # it is not assigned yet
                 raise NotUnderstoodError from None
         return self._function.__globals__.get(name, vars(builtins).get(name))
+
+
+def _is_pillow(module: Any) -> bool:
+    from PIL import Image as pillow
+
+    return module is pillow
