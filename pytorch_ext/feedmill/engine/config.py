@@ -80,13 +80,13 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
     options = loader._feedmill_options()
     return Config(
         plan=source.native_plan,
-        n_samples=source.n_samples,
+        n_samples=source.n_places,
         batch_size=min(size or 1, MAX_BATCH_SIZE),
         n_threads=n_threads,
         prefetch_batches=depth,
         memory_budget=options.memory_budget,
-        # Seek points are found again by a sample's index.
-        seek_index=options.seek_index if source.has_indices else 0,
+        # Seek points are found again by a sample's index, or its place in tar files.
+        seek_index=options.seek_index if source.has_indices or source.n_places > 1 else 0,
         reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(options.cache),

@@ -31,7 +31,7 @@ from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
 from feedmill.iterators.global_generators import Held, drawing_from
 from feedmill.iterators.receive import as_torch_raises
-from feedmill.planner.arrangements import PAIR, arranged, described, holders
+from feedmill.planner.arrangements import PAIR, OpenFields, arranged, described, holders
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.random_states import States
 from feedmill.planner.raw_files import RawPlan
@@ -217,9 +217,11 @@ class Collate:
         if not self._auto_collation:
             image = samples_of(images, as_image)[0]
             return self._pinned(default_convert(arranged(arrangement, image, targets[0])))
-        columns = self._columns(targets, arrangement)
         images = images if is_pinned else self._pinned(images)
-        return arranged(arrangement, images, columns)
+        if isinstance(arrangement, OpenFields):
+            rows = [arranged(arrangement, 0, one) for one in targets]
+            return arranged(arrangement, images, self._pinned(default_collate(rows)))
+        return arranged(arrangement, images, self._columns(targets, arrangement))
 
     def _columns(self, targets: Sequence[Any], arrangement: Any) -> list[Any]:
         """The parts other than images, each of all samples, as torch's own function collates them:

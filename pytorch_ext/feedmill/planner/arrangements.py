@@ -3,7 +3,7 @@ returns, and in a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,21 @@ class Fields:
     def __str__(self) -> str:
         pairs = (f"{key!r}: {part}" for key, part in zip(self.keys, self.parts))
         return f"{{{', '.join(pairs)}}}"
+
+
+@dataclass(frozen=True)
+class OpenFields:
+    """The arrangement of samples that are dicts, whose keys may differ from sample to sample. What
+    find() returns beside the image is the sample without it: None is in its place.
+
+    Attributes:
+        image: the image's key.
+    """
+
+    image: str
+
+    def __str__(self) -> str:
+        return f"{{{self.image!r}: {IMAGE}, ...}}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,7 @@ def as_returned(arrangement: Any, image: Any, rest: Any) -> Any:
     return tuple(values) if type(values) is list else values
 
 
-def taken_apart(arrangement: Any, sample: Any) -> tuple[Any, tuple[Any, ...]] | None:
+def taken_apart(arrangement: Any, sample: Any) -> tuple[Any, Any] | None:
     """The image, or the list of images, in a sample that a dataset returned, and the other parts;
     None: it is not arranged like this."""
     if isinstance(arrangement, Tree):
@@ -150,6 +165,10 @@ def taken_apart(arrangement: Any, sample: Any) -> tuple[Any, tuple[Any, ...]] | 
         return images[0] if len(images) == 1 else [images[n] for n in sorted(images)], tuple(rest)
     if arrangement == IMAGE:
         return sample, ()
+    if isinstance(arrangement, OpenFields):
+        key = arrangement.image
+        has_it = type(sample) is dict and key in sample
+        return (sample[key], {**sample, key: None}) if has_it else None
     if isinstance(arrangement, Fields):
         if type(sample) is not dict or tuple(sample) != arrangement.keys:
             return None
@@ -177,17 +196,19 @@ def described(arrangement: Any) -> str:
     return f"({', '.join(arrangement)})" if type(arrangement) is tuple else str(arrangement)
 
 
-def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
+def arranged(arrangement: Any, image: Any, rest: Any) -> Any:
     """A sample, or a batch's columns, of an image and the other parts: a list, a dict, or the image
     alone. The image may be a list of views. Tuples become lists, as torch makes them.
 
     Args:
         arrangement: as BaseDataset's.
         image: the image, or all images.
-        rest: the other parts, in order.
+        rest: what find() returns beside the image, in order.
     """
     if arrangement == IMAGE:
         return image
+    if isinstance(arrangement, OpenFields):
+        return {**rest, arrangement.image: image}
     others = iter(rest)
     if isinstance(arrangement, Tree):
         return arrangement.filled(_images_of(arrangement, image), others, list)

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
 from feedmill.planner import equal_tensor_colors, pil_collates, seeding
-from feedmill.planner.arrangements import PAIR, Fields, Tree
+from feedmill.planner.arrangements import PAIR, Fields, OpenFields, Tree
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
@@ -61,7 +61,7 @@ def _recognise(loader: Any) -> Support:
         return unsupported(*reasons)
     changes_images = options.dtype or options.memory_format is not torch.contiguous_format
     has_views = bool(getattr(source.plan, "more_views", ()))
-    if changes_images and (has_views or isinstance(source.arrangement, (Fields, Tree))):
+    if changes_images and (has_views or isinstance(source.arrangement, (Fields, OpenFields, Tree))):
         return unsupported(
             "the dataset's samples hold dicts, lists or several images, to which dtype= and "
             "memory_format= are not applied; leave them out"

@@ -123,7 +123,8 @@ class Item(NamedTuple):
     """A sample before it is loaded.
 
     Attributes:
-        position: index in the DataLoader's dataset, from 0; keys the sampled parameters.
+        position: index in the DataLoader's dataset, from 0; keys the sampled parameters, and seek
+            points.
         path: the file's path as the dataset returns it; "" if the dataset returned bytes.
         data: the encoded image, its byte range in the file, or the version of a remote object that
             is meant; None: the whole file.
@@ -412,6 +413,11 @@ class Source:
     def sample(self, item: Any) -> Any:
         """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""
         raise NotImplementedError
+
+    @property
+    def n_places(self) -> int:
+        """How many numbers the items' positions may have, from 0 on."""
+        return self.n_samples
 
     @property
     def size(self) -> str:

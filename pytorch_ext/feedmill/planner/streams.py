@@ -16,6 +16,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,10 +24,11 @@ import torch
 from torch.utils.data import default_convert
 
 from feedmill.planner import files
-from feedmill.planner.arrangements import IMAGE, PAIR, taken_apart
+from feedmill.planner.arrangements import IMAGE, PAIR, OpenFields, arranged, taken_apart
 from feedmill.planner.processes import is_forked
 from feedmill.planner.ranges import Range
 from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
+from feedmill.planner.tar_places import TarPlaces
 from feedmill.planner.transforms import TransformPlan
 
 # The bytes with which tarfile tells a compressed file.
@@ -34,6 +36,8 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x5d\x00\x00\x80", b"\xfd7zXZ", b"\x28\xb5
 # As in webdataset.
 _META = re.compile(r"__[^/]*__($|/)")
 _N_TRIED = 40
+# Samples that tell how large images are.
+_N_MEASURED = 16
 # What a sample may have beside its image, in bytes.
 _MAX_OTHERS = 1 << 16
 _PLAIN_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
@@ -61,6 +65,10 @@ class Picture:
 
     def __init__(self, sample: dict[str, Any], field: str) -> None:
         self.sample, self.field = sample, field
+
+    def convert(self, mode: str) -> Picture:
+        """As an image's: it is in RGB already, the only mode that functions may name."""
+        return self
 
     @property
     def name(self) -> str:
@@ -191,6 +199,36 @@ class Decode:
         return {key: picture if key == field else decoded[key] for key in sample}
 
 
+class Open:
+    """In the place of a function of the script that opens a sample's image: calls the function with
+    a Picture in the place of its bytes.
+
+    Args:
+        function: calls neither Pillow nor transforms.
+        opens: the function itself, without the transforms.
+        fields: keys of images, of which a sample's first one is used.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], opens: Callable[[Any], Any], fields: Sequence[str]
+    ) -> None:
+        self._function, self._opens = function, opens
+        self._fields = fields
+
+    def __call__(self, sample: dict[str, Any]) -> Any:
+        encoded = dict(sample)
+        field = next((one for one in self._fields if one in sample), None)
+        sample.update(whole({key: one for key, one in sample.items() if key != field}))
+        if field is not None:
+            sample[field] = Picture(encoded, field)
+        try:
+            return self._function(sample)
+        except Exception:
+            # The image may be opened before what fails here, and fail itself.
+            self._opens(whole(encoded))
+            raise
+
+
 class Collect:
     """In the place of webdataset's stage batched(): yields the samples of each batch in a list.
 
@@ -300,6 +338,7 @@ class Stages:
         reads, changes: as ``shadows``, for the samples of the first tar files, in their order:
             those before the decoder, and the others.
         is_image: whether a field is decoded as an image.
+        tar_paths: of all tar files.
         collects: the stage that yields lists of samples; None: the pipeline makes no batches.
         collate: makes a batch of a list of samples, as webdataset does.
     """
@@ -309,6 +348,7 @@ class Stages:
     reads: Sequence[Any]
     changes: Sequence[Any]
     is_image: Callable[[str], bool]
+    tar_paths: Sequence[str]
     collects: Collect | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
@@ -320,7 +360,7 @@ class StreamSource(Source):
         dataset: the DataPipeline.
         stages: its stages.
         read: its image's transforms.
-        arrangement: of the samples, a tuple.
+        arrangement: of the samples, a tuple or OpenFields.
         stateful: classes of stages that hold a state, of which each worker process has a copy.
 
     Attributes:
@@ -349,7 +389,8 @@ class StreamSource(Source):
         self._node = BaseNode(base, self.kind)
         self._stages = stages
         self._stateful = stateful
-        self._image = arrangement.index(IMAGE)
+        is_dict = isinstance(arrangement, OpenFields)
+        self._image = arrangement.image if is_dict else arrangement.index(IMAGE)
         self._tried: list[Item] | None = None
 
     def find(self, index: Any) -> Any:
@@ -358,6 +399,18 @@ class StreamSource(Source):
     @property
     def size(self) -> str:
         return "samples as they come"
+
+    @property
+    def n_places(self) -> int:
+        return self._places.n
+
+    @cached_property
+    def _places(self) -> TarPlaces:
+        sizes = [0]
+        with contextlib.suppress(Exception):
+            for sample in islice(self._pipeline(self._stages.reads), _N_MEASURED):
+                sizes += [one.place.n_bytes for one in sample.values() if type(one) is Member]
+        return TarPlaces(self._stages.tar_paths, sum(sizes) // max(1, len(sizes) - 1))
 
     def is_like(self, other: Source, in_any_format: bool = False) -> bool:
         if not isinstance(other, StreamSource) or not self._has_plan_of(other, in_any_format):
@@ -468,22 +521,20 @@ class StreamSource(Source):
         Raises:
             RuntimeError: its parts are not those of the samples that the native path can load.
         """
-        at = self._image
-        if type(sample) is not tuple or len(sample) != len(self.arrangement) or (
-            type(sample[at]) is not Picture
-        ):
+        apart = taken_apart(self.arrangement, sample)
+        if apart is None or type(apart[0]) is not Picture:
             raise RuntimeError(
                 "a sample of the pipeline has no image where others have it, which torch's path "
                 "only can load; use native='off'"
             )
-        picture = sample[at]
-        rest = (*sample[:at], *sample[at + 1 :])
+        picture, rest = apart
         target = rest[0] if self.arrangement == PAIR else rest
         data = picture.sample[picture.field]
-        path = ""
+        path, place = "", 0
         if type(data) is Member:
             path, data = data
-        return StreamItem(0, path, data, target, self.base_datasets[0], picture)
+            place = self._places.number(path, data.offset)
+        return StreamItem(place, path, data, target, self.base_datasets[0], picture)
 
     def trial_numbers(self, n: int) -> Sequence[int]:
         return range(n)
@@ -495,7 +546,7 @@ class StreamSource(Source):
             stages = [*self._stages.reads, *self._stages.changes]
             with contextlib.suppress(Exception):
                 for sample in islice(self._pipeline(stages), _N_TRIED):
-                    self._tried.append(self.item_of(sample))
+                    self._tried.append(self.item_of(sample)._replace(position=0))
         found: Item = self._tried[index]
         return found
 
@@ -507,7 +558,9 @@ class StreamSource(Source):
         batch[self._image] = images
         return batch
 
-    def _row(self, target: Any) -> tuple[Any, ...]:
+    def _row(self, target: Any) -> Any:
+        """A sample without its image."""
         rest = (target,) if self.arrangement == PAIR else target
-        return (*rest[: self._image], None, *rest[self._image :])
+        row = arranged(self.arrangement, None, rest)
+        return tuple(row) if type(row) is list else row
 

@@ -26,6 +26,7 @@ _HASHES = {
     "filters": {
         "FilterFunction.__call__": {"b0adf18c1cbbd03d"},
         "pick": {"b7e6f77e148087b1"},
+        "_select": {"83c9be91481f9026"},
         "_shuffle": {"2b8164708d30ce31"},
         "detshuffle.run": {"9facbaefb0a216f6"},
         "_decode": {"abbcfb69d0916081", "997b1dc10ddf603f"},
@@ -67,6 +68,8 @@ _HASHES = {
     },
     "handlers": {
         "reraise_exception": {"7f678e2bbaf5d1f4"},
+        "ignore_and_continue": {"3a755b86f2162836"},
+        "warn_and_continue": {"447bba0ed1602918"},
     },
     "autodecode": {
         "Decoder.__call__": {"e9bc8eb49c81b6be"},
@@ -125,7 +128,7 @@ _MEANINGS = {
     "urlparse": "urllib.parse:urlparse",
     "utils": "webdataset.utils",
     **{name: name for name in ("io", "json", "os", "pickle", "random", "re", "sys", "tarfile",
-                               "tempfile", "time")},
+                               "tempfile", "time", "warnings")},
     # Another DataLoader may stand there, which no stage is. The others are values, see check().
     **dict.fromkeys(
         ("DataLoader", "decoders", "imagespecs", "meta_prefix", "meta_suffix",
