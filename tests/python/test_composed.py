@@ -759,7 +759,7 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize("name", ["training", "python's generator", "v2"])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [Pairs, Stream])
 def test_datasets_that_are_not_native(files, name, num_workers, kind):
     def batches(make, **options):

@@ -189,7 +189,7 @@ def test_resuming(folders):  # noqa: F811
 # ---- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Pix2Pix, Three])
+@pytest.mark.parametrize("kind", [Pix2Pix, pytest.param(Three, marks=pytest.mark.slow)])
 def test_damaged_files(tmp_path, folders, kind):  # noqa: F811
     """A worker leaves out the rest of a batch, and what it would have drawn for that."""
     for other in bad_files(tmp_path):

@@ -361,6 +361,7 @@ def test_interrupt(stored, hanging):
     assert torch.equal(torch.cat([images for images, _ in iterator]), expected)
 
 
+@pytest.mark.slow
 def test_a_process_ends_during_reads():
     helpers.run_script("""
 import threading

@@ -59,7 +59,9 @@ def loader_of(root, transform, **options):
     return feedmill.DataLoader(ImageFolder(str(root), transform), batch_size=8, **options)
 
 
-@pytest.mark.parametrize("size", [1, 2, 9, 32])
+@pytest.mark.parametrize(
+    "size", [1, 9, *(pytest.param(one, marks=pytest.mark.slow) for one in (2, 32))]
+)
 def test_each_size_gives_the_functions_pixels(many_sizes, size):
     loader = loader_of(many_sizes, transform_of(size), native="verify")
     list(loader)

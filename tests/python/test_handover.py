@@ -570,7 +570,7 @@ def test_a_tiny_dev_shm():
     assert done.stdout == "done\n", done.stderr
 
 
-@pytest.mark.parametrize("limit", [24, 64])
+@pytest.mark.parametrize("limit", [24, pytest.param(64, marks=pytest.mark.slow)])
 def test_few_file_descriptors(limit):
     limited = f'ulimit -n {limit} && exec "$@"'
     done = run_script(SMALL_SHM.replace("our_batches", "batches"), "sh", "-c", limited, "sh")

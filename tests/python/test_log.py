@@ -601,7 +601,7 @@ list(Other([1]))
 """
 
 
-@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("watched", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_feedmill_run(tmp_path, watched, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.setenv("PYTHONPATH", str(Path(feedmill.__file__).parents[1]))

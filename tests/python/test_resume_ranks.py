@@ -86,7 +86,9 @@ def test_8_2_5_8(folder, native, path):
     assert got == [*order, order[0]]
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in range(20, 120, 20))]
+)
 def test_random_plans(folder, first):
     """Order, pixels and draws are those of an unbroken run; the end is padded or dropped as by the
     sampler of the ranks that get there."""

@@ -510,6 +510,7 @@ def test_loaders_that_a_library_makes_on_one_line(folder, watch):
     ]
 
 
+@pytest.mark.slow
 def test_the_reported_line_of_an_installed_program(folder, monkeypatch):
     packages = folder / "env" / "site-packages"
     write(packages / "trainer.py", TRAINER)

@@ -160,6 +160,7 @@ assert DataLoader(dataset, native="off").native == "off"
 """
 
 
+@pytest.mark.slow
 def test_native_hybrid_as_an_option_of_run(folder, small_images):  # noqa: F811
     write("train.py", HYBRID.format(here=str(HERE)))
     got = under_run("--native", "hybrid", "train.py", small_images)

@@ -171,7 +171,7 @@ NATIVE = {
 }
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NATIVE)
 def test_these_are_native(folders, name, n_workers):
     dataset = NATIVE[name](folders)
@@ -285,7 +285,7 @@ def outcomes_of(make, dataset, n_workers):
     return found, torch.rand(1)
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [CycleGAN, OneAfterTheOther, LastFirst])
 def test_damaged_files(tmp_path, folders, kind, n_workers):
     others = bad_files(tmp_path)
@@ -372,6 +372,7 @@ OPENS = ("Image.open({}).convert('RGB')", "Image.open({}).convert(mode='RGB')")
 RETURNS = ("return {}", "return [{}], self.labels[index]", "return {{'x': ({}), 'n': index}}")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_order_of_opening_and_transforming(folders, data):

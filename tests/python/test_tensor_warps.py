@@ -237,6 +237,7 @@ def check_examples():
 
 @needs_known_rounding
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="they are names of x86-64's")
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_torchs_code_for_each_kind_of_cpu(capability):
     text = (

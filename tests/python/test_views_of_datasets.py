@@ -351,7 +351,7 @@ NATIVE = {
 AS_IS = ("srgan", "appends")
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NATIVE)
 def test_these_are_native(folder, name, n_workers):
     dataset = NATIVE[name](folder)
@@ -376,8 +376,8 @@ def test_one_decode_for_all(folder):
 
 
 @pytest.mark.parametrize("options", [
-    {"num_workers": 1, "persistent_workers": True}, {"drop_last": True},
-    {"num_workers": 2, "multiprocessing_context": "spawn"}, {"batch_size": 1},
+    {"num_workers": 1, "persistent_workers": True}, {"drop_last": True}, {"batch_size": 1},
+    pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
 ])
 def test_other_options(folder, options):
     compare(Nested(folder), **options)
