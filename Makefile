@@ -107,12 +107,13 @@ test-python: $(BUILD)/configured
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
 	    $(PY) -m pytest $(PARALLEL) -m "not slow" tests/python
 
-# Trainings that are killed, more ranks, workers that are spawned: minutes each, like tests above.
+# Trainings that are killed, more ranks, workers that are spawned; test-differential has its own.
 test-slow: setup $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest $(PARALLEL) -m slow tests/python
+	    $(PY) -m pytest $(PARALLEL) -m slow tests/python \
+	        --ignore tests/python/test_differential.py
 
 # FEEDMILL_DIFF_SCRIPTS says how many scripts, FEEDMILL_DIFF_SEED which ones.
 test-differential: setup

@@ -52,7 +52,7 @@ def _time_is_up(*_):
     raise AssertionError(f"the script hangs: it took more than {LONGEST_S} s")
 
 
-@pytest.mark.slow  # CI runs make test-differential, with far more scripts
+@pytest.mark.slow  # run by make test-differential
 @pytest.mark.parametrize("part", range(N_PARTS))
 def test_random_scripts_observe_the_same(roots, part):
     @seed(int(SEED or 0) + part)
