@@ -494,6 +494,7 @@ def made_of(paths, lines, kind=Files, **scope):
     exec(compile(text, name, "exec"), scope)
     dataset = scope["Made"](paths)
     dataset.thing, dataset.things = Hostile(), [Hostile()]
+    dataset.tensors = [torch.zeros(3, 8, 8)]
     return dataset
 
 
@@ -538,7 +539,7 @@ HARMFUL = (
     "try: pass\n    finally: hostile(3)", "image = torch.zeros(3, out=self.thing)",
     "return self.__getattribute__('loader')(error)", "return super().__getitem__(index)",
     "many = self.mutable\n    many += [3]", "many = 3\n    many = self.mutable\n    many *= 2",
-    "self += 1", "error += 1", "index = self.mutable\n    index += [index]",
+    "image = self.tensors[0]", "self += 1", "error += 1", "index = self.mutable\n    index += [index]",
     "for index in [LOG]:\n        index += [3]", "return self[:, hostile(3)]", "print(f'{error:{hostile(3)}}')", "return self.__len__(3)", "return self.thing.__len__()",
 )
 

@@ -365,8 +365,19 @@ class RetryEvaluator(FileEvaluator):
         if type(value) is Value:
             return value.container is None or is_plain(value.container)
         if type(value) in _CONTAINERS:
-            return is_plain(value)
+            # A transform may change a tensor in place.
+            return is_plain(value) and not _holds_tensors(value)
         return type(value) in (*CONSTANTS, torch.dtype)
+
+
+def _holds_tensors(container: Any) -> bool:
+    if type(container) is np.ndarray:
+        return False
+    elements = container.values() if type(container) is dict else container
+    return any(
+        isinstance(one, torch.Tensor) or (type(one) in _CONTAINERS and _holds_tensors(one))
+        for one in elements
+    )
 
 
 # Expressions whose value is a number, a text or a new object.
