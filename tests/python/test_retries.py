@@ -494,6 +494,7 @@ def made_of(paths, lines, kind=Files, **scope):
     exec(compile(text, name, "exec"), scope)
     dataset = scope["Made"](paths)
     dataset.thing, dataset.things = Hostile(), [Hostile()]
+    dataset.tensors = [torch.zeros(3, 8, 8)]
     return dataset
 
 
@@ -512,7 +513,7 @@ HARMLESS = (
     "return self[len(self) - 1]", "return self[self.__len__() - 1]",
     "return self[np.random.choice(3)]", "print(self.samples[index])",
     "return self[self.samples[index][1]]", "print(self.fill, len(self.mutable))",
-    "print('{} is bad'.format(index))", "print(', '.join([str(error)]))",
+    "n = 3\n    n += 1\n    index += n", "print('{} is bad'.format(index))", "print(', '.join([str(error)]))",
 )
 
 
@@ -537,7 +538,9 @@ HARMFUL = (
     "self.loader = hostile", "self, index = 3, 4", "LOGGER.setLevel(3)", "LOGGER.handlers.clear()",
     "try: pass\n    finally: hostile(3)", "image = torch.zeros(3, out=self.thing)",
     "return self.__getattribute__('loader')(error)", "return super().__getitem__(index)",
-    "return self[:, hostile(3)]", "print(f'{error:{hostile(3)}}')", "return self.__len__(3)", "return self.thing.__len__()",
+    "many = self.mutable\n    many += [3]", "many = 3\n    many = self.mutable\n    many *= 2",
+    "image = self.tensors[0]", "self += 1", "error += 1", "index = self.mutable\n    index += [index]",
+    "for index in [LOG]:\n        index += [3]", "return self[:, hostile(3)]", "print(f'{error:{hostile(3)}}')", "return self.__len__(3)", "return self.thing.__len__()",
 )
 
 
@@ -583,6 +586,55 @@ OTHERS = (
     f"        pass\n{RETURN}",
     f"for one in [1, 2]:\n    break\n{OPEN}\n{RETURN}",
 )
+
+
+# What is only executed when something has failed.
+CATCHES = f"ok = True\ntry:\n    {OPEN}\nexcept ValueError:\n    ok = False\n    image = None\n"
+RETRIES = f"for _ in range(3):\n    try:\n        {OPEN}\n        break\n    except OSError:\n        pass\n"
+LATER = (
+    CATCHES + "if not ok:\n    {}\n" + RETURN,
+    CATCHES + "if image is None:\n    {}\n" + RETURN,
+    CATCHES + "if ok:\n    pass\nelse:\n    {}\n" + RETURN,
+    CATCHES + "if self.fill:\n    if not ok:\n        {}\n" + RETURN,
+    CATCHES + "n = 1 if ok else {}\n" + RETURN,
+    CATCHES + "n = ok or {}\n" + RETURN,
+    CATCHES + "if ok or {}:\n    pass\n" + RETURN,
+    RETRIES + "    {}\n" + RETURN,
+    f"try:\n    {OPEN}\n    {RETURN}\nexcept OSError:\n    pass\n{{}}\nreturn None",
+)
+
+
+@pytest.mark.parametrize("lines", LATER)
+def test_code_behind_the_handler(paths, lines):
+    assert read_own(made_of(paths, lines.format("print(index)"))).retries
+    for harmful in ("self.mutable.append(index)", "hostile(3)", "thing[3]", "print(self.thing)"):
+        with pytest.raises(NotUnderstood):
+            read_own(made_of(paths, lines.format(harmful)))
+    assert not LOG
+
+
+def test_arguments_that_may_be_another_ones(paths):
+    """As the dataset's, they may be changed in place."""
+
+    class Rows(Files):
+        def load(self, row):
+            try:
+                return Image.open(row[0]).convert("RGB")
+            except OSError:
+                row += (3,)
+                return Image.new("RGB", (8, 8))
+
+    lines = "image = self.load(self.samples[index])\n" + RETURN
+    with pytest.raises(NotUnderstood):
+        read_own(made_of(paths, lines, Rows))
+
+
+def test_branches_that_no_error_changes(paths):
+    lines = CATCHES + "if self.fill == 8:\n    hostile(3)\n" + RETURN
+    assert read_own(made_of(paths, lines)).retries
+    convert = "if image.mode != 'RGB':\n    image = image.convert('RGB')\n"
+    lines = CATCHES.replace(".convert('RGB')", "") + convert + RETURN
+    assert read_own(made_of(paths, lines)).retries
 
 
 @pytest.mark.parametrize("lines", OTHERS)

@@ -164,6 +164,8 @@ class ItemEvaluator(RetryEvaluator):
     def sample(self, dataset: Any) -> Any:
         self._whole = dataset
         result = self.result([dataset, self._index])
+        if self.retries:
+            self.check_rest()
         node = self._definition.node
         if type(result) in _HOLDERS:
             parts_of(result)  # may be nested without an end
@@ -479,6 +481,7 @@ class ItemEvaluator(RetryEvaluator):
         return super()._assign(target, value)
 
     def _execute(self, statement: ast.stmt) -> None:
+        self._executed.add(id(statement))
         if isinstance(statement, ast.With):
             self._with(statement)
         elif isinstance(statement, ast.ImportFrom) and statement.level == 0:

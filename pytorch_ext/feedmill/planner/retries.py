@@ -14,6 +14,7 @@ import logging
 import os.path
 import traceback
 import warnings
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -23,8 +24,9 @@ import torch
 from feedmill.planner.attributes import attributes_of, of_class
 from feedmill.planner.evaluating import Returned
 from feedmill.planner.generators import drawing_function
+from feedmill.planner.image_calls import ImageValue
 from feedmill.planner.looked_up import CONSTANTS, Value, is_plain
-from feedmill.planner.opened_files import FileEvaluator
+from feedmill.planner.opened_files import FileEvaluator, Opened
 from feedmill.planner.untouched import is_original
 
 _MOST_ROUNDS = 8  # of a loop in which nothing fails
@@ -62,8 +64,16 @@ class RetryEvaluator(FileEvaluator):
         self.retries = False
         self._whole: Any = None  # the dataset
         self._breaks: list[ast.Break] = []  # of the loops that are evaluated
+        self._executed: set[int] = set()  # ids of statements
+        self._evaluated: list[tuple[Any, Any, dict[str, Any]]] = []  # functions
+
+    def result(self, arguments: Sequence[Any], may_end: bool = False) -> Any:
+        result = super().result(arguments, may_end)
+        self._evaluated.append((self._function, self._definition, self._names))
+        return result
 
     def _execute(self, statement: ast.stmt) -> None:
+        self._executed.add(id(statement))
         if isinstance(statement, ast.Try):
             self._try(statement)
         elif isinstance(statement, ast.While) and _has_try(statement):
@@ -163,6 +173,9 @@ class RetryEvaluator(FileEvaluator):
             )
             if not all(isinstance(one, ast.Name) for one in targets):
                 raise self._error(statement, "it changes an object when an image can't be loaded")
+            is_in_place = isinstance(statement, ast.AugAssign)
+            if is_in_place and not self._is_of_new_values(targets[0]):
+                raise self._error(statement, "it may change an object in place, as a += [b] does")
             self._check(statement.value)
         elif isinstance(statement, ast.Expr):
             self._check(statement.value)
@@ -176,6 +189,30 @@ class RetryEvaluator(FileEvaluator):
                 self._check_raised(statement.exc)
         elif not isinstance(statement, (*_EMPTY, ast.Return)):
             raise self._error(statement, "it does more when an image can't be loaded")
+
+    def _is_of_new_values(self, variable: ast.expr) -> bool:
+        """Whether no other object can hold what a variable of the function does: it is a number,
+        text or result of an operator wherever it is assigned, or the index."""
+        if not isinstance(variable, ast.Name):
+            return False
+        code, name = self._function.__code__, variable.id
+        is_item = self._function is of_class(type(self._whole), "__getitem__")
+        if name in code.co_varnames[: code.co_argcount] and not (
+            is_item and name == code.co_varnames[1]
+        ):
+            return False
+        nodes = list(ast.walk(self._definition.node))
+        new = {
+            id(target)
+            for one in nodes
+            if isinstance(one, ast.Assign) and isinstance(one.value, _OF_NEW_VALUES)
+            for target in one.targets
+        } | {id(one.target) for one in nodes if isinstance(one, ast.AugAssign)}
+        return all(
+            id(one) in new
+            for one in nodes
+            if isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Load)
+        ) and not any(isinstance(one, ast.ExceptHandler) and one.name == name for one in nodes)
 
     def _check_raised(self, node: ast.expr) -> None:
         """The same for what a handler raises: ``error``, ``ValueError`` or ``ValueError(text)``."""
@@ -240,6 +277,8 @@ class RetryEvaluator(FileEvaluator):
             owner, name = called.value, called.attr
             if name == "__getitem__" and self._is_whole(owner):
                 return True
+            if name == "convert" and isinstance(owner, ast.Name):
+                return type(self._names.get(owner.id)) in (ImageValue, Opened)
             if isinstance(owner, ast.Constant):
                 return type(owner.value) is str and name in _METHODS_OF_TEXTS
         function = self._value(called)
@@ -254,6 +293,52 @@ class RetryEvaluator(FileEvaluator):
             return of_logging or is_original(function, "PIL.Image", "new")
         is_error = type(function) is type and issubclass(function, Exception)
         return is_error and vars(builtins).get(function.__name__) is function
+
+    # ---- what is only executed when something fails ----------------------------------------------
+
+    def check_rest(self) -> None:
+        """Raises NotUnderstood if the functions have statements that were not executed, but may be
+        after an error was caught, and that may change something: as ``if image is None: ...``."""
+        outer = self._function, self._definition, self._names
+        for evaluated in self._evaluated[:]:
+            self._function, self._definition, self._names = evaluated
+            self._check_rest_of(self._definition.body)
+        self._function, self._definition, self._names = outer
+
+    def _check_rest_of(self, statements: Sequence[ast.stmt]) -> None:
+        for one in statements:
+            if id(one) not in self._executed:
+                self._check_statement(one)
+                continue
+            for part in ast.iter_child_nodes(one):
+                if isinstance(part, ast.expr):
+                    self._check_rest_of_expression(part)
+            is_fixed = isinstance(one, ast.If) and self._is_fixed(one.test)
+            for branch in (getattr(one, "body", []), getattr(one, "orelse", [])):
+                if not is_fixed or any(id(inner) in self._executed for inner in branch):
+                    self._check_rest_of(branch)
+
+    def _check_rest_of_expression(self, node: ast.expr) -> None:
+        """The same for the parts of an expression that are evaluated on a condition."""
+        for one in ast.walk(node):
+            if isinstance(one, ast.IfExp) and not self._is_fixed(one.test):
+                parts = [one.body, one.orelse]
+            elif isinstance(one, ast.BoolOp) and not self._is_fixed(one.values[0]):
+                parts = one.values[1:]
+            else:
+                parts = []
+            for part in parts:
+                if not isinstance(part, ast.Name):
+                    self._check(part)
+
+    def _is_fixed(self, test: ast.expr) -> bool:
+        """Whether a condition is the same after an error: it depends on no variable of the function
+        but the dataset."""
+        code = self._function.__code__
+        names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
+        return all(
+            name not in code.co_varnames or self._names.get(name) is self._whole for name in names
+        )
 
     # ---- names -----------------------------------------------------------------------------------
 
@@ -280,10 +365,23 @@ class RetryEvaluator(FileEvaluator):
         if type(value) is Value:
             return value.container is None or is_plain(value.container)
         if type(value) in _CONTAINERS:
-            return is_plain(value)
+            # A transform may change a tensor in place.
+            return is_plain(value) and not _holds_tensors(value)
         return type(value) in (*CONSTANTS, torch.dtype)
 
 
+def _holds_tensors(container: Any) -> bool:
+    if type(container) is np.ndarray:
+        return False
+    elements = container.values() if type(container) is dict else container
+    return any(
+        isinstance(one, torch.Tensor) or (type(one) in _CONTAINERS and _holds_tensors(one))
+        for one in elements
+    )
+
+
+# Expressions whose value is a number, a text or a new object.
+_OF_NEW_VALUES = (ast.Constant, ast.JoinedStr, ast.BinOp)
 # Expressions that do nothing but to use the values of their parts.
 _OF_PARTS = (
     ast.JoinedStr, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List,
