@@ -23,10 +23,10 @@ BODY void mix_body(uint8_t *out, const uint8_t *one, const uint8_t *other, size_
     }
 }
 
-#define KERNEL(tier, attribute)                                                                    \
-    attribute static void mix_##tier(uint8_t *out, const uint8_t *one, const uint8_t *other,       \
-                                     size_t n, float weight, float other_weight) {                 \
-        mix_body(out, one, other, n, weight, other_weight);                                        \
+#define KERNEL(tier, attribute)                                                              \
+    attribute static void mix_##tier(uint8_t *out, const uint8_t *one, const uint8_t *other, \
+                                     size_t n, float weight, float other_weight) {           \
+        mix_body(out, one, other, n, weight, other_weight);                                  \
     }
 
 /* Compilers vectorize the loop, with NEON as well. */

@@ -275,7 +275,9 @@ static void images_are_mixed_as_torch_does(void **state) {
     for (int trial = 0; trial < 300; trial++) {
         const size_t n = (size_t)random_below(4000);
         const test_guarded one = random_bytes(n), other = random_bytes(n), got = random_bytes(n);
-        const double share = trial % 10 == 0 ? 0.5 : trial == 1 ? 1 : random_below(1 << 20) * 0x1p-20;
+        const double share = trial % 10 == 0 ? 0.5
+                             : trial == 1    ? 1
+                                             : random_below(1 << 20) * 0x1p-20;
         const float weight = (float)share, other_weight = (float)(1 - share);
         assert_int_equal(
             fm_pixels_mix(one.bytes, other.bytes, n, weight, other_weight, got.bytes, NULL), FM_OK);
