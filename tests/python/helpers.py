@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -330,3 +332,25 @@ def cifar_in_memory(n):
     dataset.targets = random.integers(0, 10, n).tolist()
     dataset.train, dataset.root, dataset.target_transform, dataset.transforms = True, "", None, None
     return dataset
+
+
+def outcomes_of(make, dataset, n_workers, ignored=r" \[dataset[^]]*\]"):
+    """What a loader gives in turn: batches, and the types and texts of errors. Then what torch's and
+    Python's generators give.
+
+    Args:
+        make: the DataLoader's class.
+        ignored: what is left out of texts; by default what feedmill adds about the sample.
+    """
+    torch.manual_seed(3)
+    random.seed(4)
+    found, iterator = [], iter(make(dataset, batch_size=3, num_workers=n_workers))
+    for _ in range(len(dataset) // 3 + 2):
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            break
+        except Exception as error:
+            last = str(error).splitlines()[-1]
+            found.append((type(error).__name__, re.sub(ignored, "", last)))
+    return found, torch.rand(1), random.random()

@@ -12,7 +12,7 @@ import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.own_datasets import read_own
 from feedmill.planner.pasting import pastes_as_rgb
-from helpers import compose, equal_batches, save_jpeg
+from helpers import compose, equal_batches, outcomes_of, save_jpeg
 from PIL import Image
 from test_several_files import (
     CROPS,
@@ -22,7 +22,6 @@ from test_several_files import (
     bad_files,
     folders,  # noqa: F401  fixture
     made_of,
-    outcomes_of,
 )
 from test_views_of_datasets import LARGE, SMALL, TO_TENSOR
 from torch.utils.data import ConcatDataset, Subset

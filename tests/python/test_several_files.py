@@ -5,7 +5,6 @@ import linecache
 import os
 import pickle
 import random
-import re
 
 import conftest  # noqa: F401  makes torchvision importable in spawned workers
 import feedmill
@@ -15,7 +14,7 @@ import torch
 from feedmill import VerificationError
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.own_datasets import read_own
-from helpers import compose, equal_batches, native_loader, save_jpeg
+from helpers import compose, equal_batches, native_loader, outcomes_of, save_jpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -268,21 +267,6 @@ def bad_files(tmp_path):
 
 
 CROPS = compose(T.RandomCrop(8), TO_TENSOR)
-
-
-def outcomes_of(make, dataset, n_workers):
-    """What a loader gives in turn: batches, and the types and texts of errors."""
-    torch.manual_seed(3)
-    found, iterator = [], iter(make(dataset, batch_size=3, num_workers=n_workers))
-    for _ in range(len(dataset) // 3 + 2):
-        try:
-            found.append(next(iterator))
-        except StopIteration:
-            break
-        except Exception as error:
-            last = str(error).splitlines()[-1]
-            found.append((type(error).__name__, re.sub(r" \[dataset[^]]*\]", "", last)))
-    return found, torch.rand(1)
 
 
 @pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
