@@ -8,7 +8,11 @@
 #ifndef FEEDMILL_STATS_H
 #define FEEDMILL_STATS_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+#include "feedmill/status.h"
+#include "feedmill/version.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -204,6 +208,49 @@ typedef struct fm_slow_sample {
     fm_sample_record record;
     char path[FM_SLOW_PATH_BYTES]; /* the end of a longer path; "" for bytes in memory */
 } fm_slow_sample;
+
+/* See feedmill/loader.h. */
+typedef struct fm_loader fm_loader;
+
+/* Snapshot of the counters. */
+FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);
+
+/*
+ * Per-step records, oldest first: those numbered `from` and later, as far as they are still kept
+ * (the last 65,536). Returns how many were written to out[capacity].
+ */
+FM_API size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t capacity);
+
+/*
+ * Records of the samples that were finished or rejected, in that order: those numbered `from`
+ * (counted since open) and later, as far as they are still kept (the last config.sample_records).
+ * Returns how many were written to out[capacity], at most 1,024; *first gets the number of out[0].
+ */
+FM_API size_t fm_loader_sample_records(fm_loader *loader, uint64_t from, fm_sample_record *out,
+                                       size_t capacity, uint64_t *first);
+
+/*
+ * The samples that took longest since open, each index at most once, the slowest first: at most
+ * FM_N_SLOW. Returns how many were written to out[capacity].
+ */
+FM_API size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, size_t capacity);
+
+/*
+ * For a binding that does work before and after next(): set the step's request, or the last step's
+ * return, to now. Without these calls, the start and the end of next() count.
+ */
+FM_API void fm_loader_step_request(fm_loader *loader);
+FM_API void fm_loader_step_return(fm_loader *loader);
+
+/*
+ * With fm_epoch.ahead: records a step. Its consumer gets batch `number` of this epoch now, which
+ * next() returned before, or an error in place of it. ready_ns: when the caller's own work on it
+ * was done, on the monotonic clock; the wait for that work is python_ns. n_ready: batches that were
+ * ready when the consumer asked. Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t number,
+                                                uint64_t ready_ns, uint32_t n_ready,
+                                                fm_error *error);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /*
- * fm_imread of feedmill.h: reads and decodes one image on the caller's thread.
+ * feedmill/imread.h: reads and decodes one image on the caller's thread.
  *
  * Emulates OpenCV's imread() for JPEGs: FM_BGR is its channel order, and `upright` applies the EXIF
  * orientation as it does. Both are refused for images whose OpenCV pixels would differ: other

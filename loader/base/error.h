@@ -1,5 +1,5 @@
 /*
- * Functions that set the caller's fm_error. The statuses are listed in feedmill/feedmill.h. All
+ * Functions that set the caller's fm_error. The statuses are listed in feedmill/status.h. All
  * functions accept NULL for `error`. Any thread, each with its own fm_error.
  */
 #ifndef FM_BASE_ERROR_H

@@ -1,6 +1,6 @@
 /*
  * An in-memory cache of encoded files, or of ranges of files, by path: what the loader uses of
- * fm_cache (feedmill.h).
+ * fm_cache (feedmill/configuration.h).
  *
  * Nothing is evicted. Each epoch of a shuffled training reads every file once, so each cached file
  * is hit once per epoch, and the hit rate is the share of files that fits. An LRU cache would evict

@@ -17,7 +17,7 @@ END: int
 AGAIN: int
 FALLBACK: int
 
-# Causes of a fallback, as in feedmill.h.
+# Causes of a fallback, as in feedmill/status.h.
 ERR_READ: int
 ERR_FORMAT: int
 ERR_KIND: int
@@ -484,7 +484,7 @@ class Loader:
         generators (fm_streams) of each virtual worker, one after the other; see fm_epoch."""
     def choose_worker(self, worker: int, waits: bool) -> None:
         """The virtual worker of the batches that are submitted next. This method and the following
-        ones: see fm_loader_choose_worker() and what is declared with it in feedmill.h."""
+        ones: see fm_loader_choose_worker() and what is declared with it in feedmill/loader.h."""
     def give_streams(self, worker: int, streams: bytes) -> None: ...
     def streams(self, worker: int) -> bytes: ...
     def fallback_draws(

@@ -5,8 +5,7 @@ set -eu
 exported=$(nm -D --defined-only "$1" | awk '{ sub(/@.*/, "", $3); print $3 }' |
     grep -v -e '^_init$' -e '^_fini$' -e '^__bss_start$' -e '^_edata$' -e '^_end$' -e '^__asan' -e '^__odr_asan' |
     sort -u)
-declared=$(cat include/feedmill/disk_cache.h include/feedmill/feedmill.h include/feedmill/operations.h \
-    include/feedmill/pack.h include/feedmill/remote.h include/feedmill/render.h include/feedmill/tensor.h include/feedmill/transformer.h | tr '\n' ' ' | sed 's/FM_API/\nFM_API/g' |
+declared=$(cat include/feedmill/*.h | tr '\n' ' ' | sed 's/FM_API/\nFM_API/g' |
     sed -n 's/^FM_API[^(]*[ *]\(fm_[a-z_]*\)(.*/\1/p' | sort -u)
 [ "$exported" = "$declared" ] && exit 0
 echo "exported, not declared or the reverse:"

@@ -53,7 +53,7 @@ AUTOMATIC = frozenset(_AUTOMATIC)
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
 _MOST_CHILDREN = 16  # of a RandomChoice or RandomOrder
 MOST_BOXES = 8  # of a RandomErasing, as FM_MAX_ERASED
-_MAX_NUMBER = 1e9  # of parameters for which feedmill.h has no narrower limit
+_MAX_NUMBER = 1e9  # of parameters for which feedmill/transform.h has no narrower limit
 
 # Functions of torchvision and Pillow that these transforms call, by module. None of them may have
 # been replaced.

@@ -93,7 +93,7 @@ class Op(NamedTuple):
         n_children: RandomApply, RandomChoice and RandomOrder: number of operations to choose from,
             which follow this one.
         n_within: the same, and all operations within those.
-        values: further parameters by kind, as feedmill.h lists them.
+        values: further parameters by kind, as feedmill/transform.h lists them.
         is_v2: whether it is of torchvision.transforms.v2.
         arithmetic: fm_arithmetic; not 0: it changes uint8 tensors.
         sampling: bits of fm_sampling, with ``arithmetic``.
