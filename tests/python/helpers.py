@@ -34,6 +34,11 @@ def skip(reason):
     pytest.skip(reason)
 
 
+def slow_but_for(kept, values):
+    """Parameters of a test: all but those in `kept` are slow."""
+    return [one if one in kept else pytest.param(one, marks=pytest.mark.slow) for one in values]
+
+
 def need_uring():
     try:
         native.Loader(ops=[Op(CENTER_CROP, 8, 8)], dtype="uint8", n_samples=1,

@@ -80,6 +80,7 @@ def test_a_copied_loader_has_its_own_cache(numbered):
     assert duplicate.stats().io.opens == 40 and duplicate.stats().io.cache_hits == 0
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_its_own_cache(small_images):
     helpers.run_script("""
 import os

@@ -117,7 +117,7 @@ def check(dataset, **options):
     return got
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", helpers.slow_but_for(["tensor", "views"], HOW))
 def test_batches_that_are_kept(paths, how):
     # All batches of three epochs, in new worker processes and in the same ones.
     check(Photos(paths, how), n=3, shuffle=True)
@@ -145,6 +145,7 @@ def test_options(paths, options):
     check(Photos(paths), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pin", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_timeout_is_torchs(paths, pin):
     texts = []
@@ -181,6 +182,7 @@ print(sum(int(labels.sum()) for _, labels in held), all(one.is_shared() for one,
 """
 
 
+@pytest.mark.slow
 def test_a_tiny_dev_shm(paths):
     mount = "mount -t tmpfs -o size=1m none /dev/shm"
     command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh"]

@@ -439,6 +439,7 @@ class Waiting(Photos):
         return self.__dict__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_other_threads_get_loaders_of_torch_meanwhile(paths, method):
     Waiting.began.clear()

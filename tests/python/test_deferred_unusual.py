@@ -193,7 +193,9 @@ def test_wrapped_functions_are_called(files, when):
     assert _output_of(script, files["usual"], when) == ["blend", "contrast", "hue"]
 
 
-@pytest.mark.parametrize("name, when", [("tobytes", "early"), ("resize", "late")])
+@pytest.mark.parametrize("name, when", [
+    pytest.param("tobytes", "early", marks=pytest.mark.slow), ("resize", "late"),
+])
 def test_a_wrapped_method_switches_it_off(files, name, when):
     script = """
         import functools, sys
@@ -209,7 +211,7 @@ def test_a_wrapped_method_switches_it_off(files, name, when):
     assert "has been replaced" in " ".join(_output_of(script, files["usual"], name, when))
 
 
-@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize("when", helpers.slow_but_for(["early"], ["early", "late"]))
 def test_a_replaced_core_attribute_switches_it_off(files, when):
     script = """
         import sys
@@ -323,6 +325,7 @@ def test_what_is_held_is_counted_to_the_end(files):
     assert held._n_bytes == before
 
 
+@pytest.mark.slow
 def test_images_that_live_until_the_process_ends(files):
     script = PRELUDE + """
         with feedmill.deferred_images():

@@ -176,7 +176,10 @@ def assert_share(found, p):
 
 
 @pytest.mark.parametrize("kind", [Blur, BlurFirst, NumpyBlur])
-@pytest.mark.parametrize(("p", "low", "high"), [(0.1, 0.1, 2), (0.5, 5, 0), (1, 0, 10), (0, 1, 2)])
+@pytest.mark.parametrize(("p", "low", "high"), [
+    (0.5, 5, 0), *(pytest.param(*one, marks=pytest.mark.slow)
+                   for one in [(0.1, 0.1, 2), (1, 0, 10), (0, 1, 2)]),
+])
 def test_chances_and_radii(small_images, kind, p, low, high):
     draws = drawn(small_images, kind(p, low, high))
     assert_share([apply["applied"] for (_, apply), *_ in draws], p)

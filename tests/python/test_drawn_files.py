@@ -12,7 +12,7 @@ import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.own_datasets import read_own
 from feedmill.planner.pasting import pastes_as_rgb
-from helpers import compose, equal_batches, outcomes_of, save_jpeg
+from helpers import compose, equal_batches, outcomes_of, save_jpeg, slow_but_for
 from PIL import Image
 from test_several_files import (
     CROPS,
@@ -134,7 +134,7 @@ def compare(dataset, **options):
         assert equal_batches(found, wanted)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", slow_but_for(["pix2pix", "unaligned", "mixed"], KINDS))
 def test_the_files_are_those_of_torchs_workers(folders, name):  # noqa: F811
     dataset = KINDS[name](folders)
     compare(dataset)
@@ -188,6 +188,7 @@ def test_resuming(folders):  # noqa: F811
 # ---- errors --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Pix2Pix, pytest.param(Three, marks=pytest.mark.slow)])
 def test_damaged_files(tmp_path, folders, kind):  # noqa: F811
     """A worker leaves out the rest of a batch, and what it would have drawn for that."""
@@ -368,6 +369,7 @@ def test_other_numbers_are_left_to_torch(folders, number):  # noqa: F811
     assert "for _ in" in number or state == (random.getstate(), OWN.getstate())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [
     "int(random.randint(0, 9))", "[random.randrange(4), random.randint(3, 3)][0]",
     "self.labels[random.randint(0, 9)]",

@@ -246,6 +246,7 @@ def test_the_error_lists_the_epochs_that_ran(dataset):
         loader.draws(0, number)
 
 
+@pytest.mark.slow
 def test_a_thousand_epochs_are_remembered_and_share_equal_plans(dataset):
     loader = native_loader(dataset, batch_size=8)
     for _ in range(1010):

@@ -4,7 +4,7 @@ torch's path."""
 import feedmill
 import pytest
 import torch
-from helpers import compose, equal_batches, native_loader
+from helpers import compose, equal_batches, native_loader, slow_but_for
 from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, EuroSAT, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader
@@ -170,7 +170,7 @@ INDICES = {
 }
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize("indices", INDICES)
 @pytest.mark.parametrize("kind", PARTS)
 def test_other_parts_are_native(small_images, kind, indices, num_workers):

@@ -84,6 +84,7 @@ def test_batches_equal_torchs(many_sizes):
     assert all(equal_batches(*pair) for pair in zip(*epochs))
 
 
+@pytest.mark.slow
 def test_before_another_resize(many_sizes):
     steps = transform_of(16, transforms.RandomHorizontalFlip(), transforms.Resize((9, 12)))
     loader = loader_of(many_sizes, steps, native="verify")

@@ -300,7 +300,9 @@ print([batch[1].tolist() for batch in iterator])
 """
 
 
-@pytest.mark.parametrize(("num_workers", "reader"), [(0, "auto"), (2, "pread")])
+@pytest.mark.parametrize(("num_workers", "reader"), [
+    (0, "auto"), pytest.param(2, "pread", marks=pytest.mark.slow),
+])
 def test_ctrl_c_in_a_wait(small_images, held, num_workers, reader):
     process = start_script(WAITS + INTERRUPTED, small_images, held.path, num_workers, reader)
     assert process.stdout.readline() == "[0, 1, 2, 3] [4, 5, 6, 7]\n"
@@ -409,6 +411,7 @@ def test_the_interpreter_exits_at_any_point(small_images, num_workers):
     assert run_script(RUN_ENDS, small_images, json.dumps(ENDS), num_workers) == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["main", "daemon"])
 @pytest.mark.parametrize("reader", [pytest.param("pread", marks=pytest.mark.slow), "auto"])
 def test_the_interpreter_exits_during_a_read(small_images, held, where, reader):

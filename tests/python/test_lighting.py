@@ -9,7 +9,7 @@ import pytest
 import torch
 from feedmill.planner.lighting import _BODIES
 from feedmill.planner.torchs_draws import is_as_torch
-from helpers import MEAN, STD, Views, compose
+from helpers import MEAN, STD, Views, compose, slow_but_for
 from lightings import EIGENVALUES, EIGENVECTORS, FORMS, Lighting, OfSelfSup
 from test_augment import check
 from torch.utils.data import DataLoader
@@ -47,7 +47,7 @@ def test_values_are_the_originals(images, name):
     check(images, *CHAINS[name])
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels_last", slow_but_for([False], [False, True]))
 @pytest.mark.parametrize("name", CHAINS)
 def test_random_numbers_are_torchs(images, name, channels_last):
     """Each image draws three of torch's numbers, which it makes in pairs."""

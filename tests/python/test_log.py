@@ -196,6 +196,7 @@ def test_a_watched_loader(file):
     assert len(log_lines(file)["step"]) == 11
 
 
+@pytest.mark.slow
 def test_more_steps_than_are_kept(file):
     watched = watch(range(KEPT_STEPS + 5000), log=file)
     for _ in watched:

@@ -158,6 +158,7 @@ def check_huge_sequences():
         assert isinstance(found, MemoryError | ValueError | TypeError), found
 
 
+@pytest.mark.slow
 def test_no_cpp_exception_leaves_the_module():
     run_script("import test_native_module as tests; tests.check_huge_sequences()")
 
@@ -190,6 +191,7 @@ def check_made_by_new():
         outcomes(obj)
 
 
+@pytest.mark.slow
 def test_objects_made_by_new_are_open_or_not_made():
     run_script("import test_native_module as tests; tests.check_made_by_new()")
 
@@ -637,6 +639,7 @@ def check_allocations(image):
     print(n_failed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_testcapi is None, reason="this Python has no module _testcapi")
 def test_every_allocation_of_python_may_fail(tmp_path, jpeg):
     (tmp_path / "a.jpg").write_bytes(jpeg)

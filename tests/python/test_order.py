@@ -7,7 +7,7 @@ import helpers
 import pytest
 import torch
 from feedmill.iterators.pulling import Puller
-from helpers import native_loader, take, targets_of
+from helpers import native_loader, slow_but_for, take, targets_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
@@ -85,7 +85,7 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [1, 7])
+@pytest.mark.parametrize("batch_size", slow_but_for([7], [1, 7]))
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_and_generator_states_at_every_step(numbered, name, batch_size, num_workers):
     """After each batch, all random generators have the state that they have with torch."""

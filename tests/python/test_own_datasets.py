@@ -20,7 +20,7 @@ from feedmill.planner.datasets import _DatasetReader
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.looked_up import is_plain
 from feedmill.planner.own_datasets import read_own
-from helpers import compose, equal_batches, native_loader
+from helpers import compose, equal_batches, native_loader, slow_but_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -420,7 +420,7 @@ def as_given(samples):
     return samples
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize(
     "name", ["files", "images", "dicts", "built_dicts", "indexed", "indexed_files", "two_steps",
              "in_lists", "in_list"]

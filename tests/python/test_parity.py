@@ -157,6 +157,7 @@ def test_torchvisions_table_of_filters_is_read(folder, monkeypatch):
     check_epoch(dataset)
 
 
+@pytest.mark.slow
 def test_large_images(tmp_path):
     for width, height in [(4000, 2990), (4000, 10), (10, 4000)]:
         save_jpeg(tmp_path / "c" / f"{width}x{height}.jpg", width, height, subsampling=2)

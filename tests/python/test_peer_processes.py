@@ -61,6 +61,7 @@ def files():
     return os.listdir(peer_processes._directory())
 
 
+@pytest.mark.slow
 def test_live_processes_are_found_and_ended_ones_are_not():
     with process("peer_processes.begin(1, 3); peer_processes.begin(2, 4)") as killed:
         with process("peer_processes.begin(1, 5); peer_processes.end(1)") as ending:
@@ -106,6 +107,7 @@ def test_a_forked_child_is_a_process_of_its_own():
     peer_processes.end(1)
 
 
+@pytest.mark.slow
 def test_a_loader_counts_while_it_runs(numbered):
     def n_threads_from_outside():
         with process("(one,) = peer_processes.others(); print(one.pid, one.n_threads)") as child:
@@ -155,6 +157,7 @@ def test_an_interrupt_leaves_no_lock_held(monkeypatch):
         signal.signal(signal.SIGALRM, old)
 
 
+@pytest.mark.slow
 def test_listing_in_other_threads_during_registration():
     """A thread that closed the process's own file would release the process's lock."""
     stop = threading.Event()
@@ -364,6 +367,7 @@ def test_intra_op_threads(me, n_usable, n_free):
         assert f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}" in texts[0]
 
 
+@pytest.mark.slow
 def test_the_report_names_the_setting_to_change(numbered, monkeypatch):
     loader = native_loader(numbered, batch_size=4, threads=1)  # any machine has one CPU
     list(loader)
@@ -379,6 +383,7 @@ def test_the_report_names_the_setting_to_change(numbered, monkeypatch):
     assert "set_num_threads" not in "".join(paths.contention(changed(stats, starved_ns=0)))
 
 
+@pytest.mark.slow
 def test_processes_are_remembered(numbered):
     """Processes that decoded when an epoch began or ended are reported, even if they are gone."""
     loader = native_loader(numbered, batch_size=4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill.planner import pil_collates
-from helpers import Views, pixels, save_jpeg
+from helpers import Views, pixels, save_jpeg, slow_but_for
 from nvidia_collates import fast_collate, format_first, without_format
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -114,7 +114,7 @@ def reasons_of(dataset, collate_fn, **options):
     return feedmill.DataLoader(dataset, 4, collate_fn=collate_fn, **options).explain()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize("transform", [TRAINING, TESTING], ids=["training", "testing"])
 @pytest.mark.parametrize("collate_fn", [
     *(functools.partial(format_first, layout) for layout in LAYOUTS),

@@ -104,7 +104,7 @@ def test_the_rest_is_that_of_an_unbroken_run(folder, first, change):
         assert len(samples(again)) == 40  # the next epoch is whole
 
 
-@pytest.mark.parametrize("native", ["off", "hybrid"])
+@pytest.mark.parametrize("native", helpers.slow_but_for(["hybrid"], ["off", "hybrid"]))
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_the_other_paths_keep_the_order(small_images, native, n_workers):
     steps = [T.Resize((8, 8)), T.ToTensor()]
@@ -379,7 +379,7 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", helpers.slow_but_for([2], [0, 2]))
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_samplers(folder, kind, n_workers, batch_size):
@@ -609,6 +609,7 @@ def test_indices_beyond_the_dataset(folder):
 # ---- random plans --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_plans(folder):
     """Runs that are stopped several times, and go on with other options each time."""
     picks = random.Random(7)

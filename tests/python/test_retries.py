@@ -15,7 +15,7 @@ import pytest
 import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.own_datasets import read_own
-from helpers import compose, equal_batches, outcomes_of, save_jpeg
+from helpers import compose, equal_batches, outcomes_of, save_jpeg, slow_but_for
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 from torchvision import transforms as T
@@ -261,7 +261,7 @@ def compare(dataset, **options):
     return loader
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize("name", KINDS)
 def test_batches_are_those_of_torch(paths, name, n_workers):
     compare(KINDS[name](paths), num_workers=n_workers)

@@ -6,7 +6,7 @@ import pytest
 import test_rng_torch_calling_process as calling_process
 import torch
 from feedmill.planner import torchs_draws
-from helpers import cifar_in_memory
+from helpers import cifar_in_memory, slow_but_for
 from test_rng_torch import Twice, check, damaged, few_cpus, mixed
 from test_rng_torch_pack import packed
 from torchvision import transforms as v1
@@ -32,7 +32,7 @@ def erasing(module, *before, p=0.7, **options):
 
 @needs_same_normal
 @MODULES
-@pytest.mark.parametrize("num_workers", [1, 3, 8])
+@pytest.mark.parametrize("num_workers", slow_but_for([3], [1, 3, 8]))
 @pytest.mark.parametrize("options", [{}, {"p": 1, "scale": (0.5, 1.0), "ratio": (0.1, 9)}, SMALL], ids=str)
 def test_workers(mixed, module, num_workers, options):
     dataset = ImageFolder(mixed, erasing(module, **options))

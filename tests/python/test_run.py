@@ -202,6 +202,7 @@ def test_an_error_after_the_report_keeps_traceback_and_status(folder):
     assert (quiet.returncode, quiet.stderr) == (1, wanted.stderr)
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written(folder):
     text = ("import os\nfrom torch.utils.data import DataLoader\nlist(DataLoader([1]))\n"
             "os.rename('folder', 'away')\nos.close(2)\n")
@@ -486,6 +487,7 @@ for n in range(1, 31):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("watch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_loaders_that_a_library_makes_on_one_line(folder, watch):
     """The report names the script's line, and distinguishes training from validation."""

@@ -118,6 +118,7 @@ def test_waits_of_such_loaders_are_reported(folder, small_images, which, watch):
     assert found[0]["reasons"] == ([] if watch else [f"{kind} has an iterator of its own"])
 
 
+@pytest.mark.slow
 def test_native_require_refuses_such_loaders(folder, small_images):  # noqa: F811
     write("library.py", LIBRARY)
     text = SCRIPT.format(here=str(HERE), library=OWN, kind="library.Loader", more="")

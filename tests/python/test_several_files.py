@@ -269,6 +269,7 @@ def bad_files(tmp_path):
 CROPS = compose(T.RandomCrop(8), TO_TENSOR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [CycleGAN, OneAfterTheOther, LastFirst])
 def test_damaged_files(tmp_path, folders, kind, n_workers):
@@ -310,6 +311,7 @@ def test_the_lookup_fails(folders):
         ]
 
 
+@pytest.mark.slow
 def test_files_that_pillow_decodes(tmp_path, folders):
     pixels = np.arange(32 * 40 * 4, dtype=np.uint8).reshape(32, 40, 4)
     Image.fromarray(pixels[..., :3]).save(tmp_path / "7.bmp")

@@ -147,6 +147,7 @@ def test_torchs_path(numbered):
     assert "Lambda" in loader.report().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_torchs_path_keeps_the_latest_steps():
     loader = feedmill.DataLoader(range(70000), batch_size=1)
     for _ in loader:

@@ -22,6 +22,7 @@ from helpers import (
     explained,
     native_loader,
     save_jpeg,
+    slow_but_for,
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -90,7 +91,7 @@ def batches(kind, dataset, epochs=1, **options):
     return [batch for _ in range(epochs) for batch in loader]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_equal_torchs(folder, name, num_workers):
     dataset = ImageFolder(str(folder), TRANSFORMS[name])

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision_io
 from feedmill.planner import tensor_files
-from helpers import equal_batches, native_loader, save_jpeg
+from helpers import equal_batches, native_loader, save_jpeg, slow_but_for
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import io, transforms
@@ -109,7 +109,8 @@ def compare(dataset, **options):
     return ours
 
 
-@pytest.mark.parametrize("transform", [RANDOM, V1, BYTES], ids=["v2", "v1", "bytes"])
+@pytest.mark.parametrize("transform", slow_but_for([RANDOM], [RANDOM, V1, BYTES]),
+                         ids=["v2", "v1", "bytes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_these_are_native(paths, kind, transform):
     dataset = kind(paths, transform)

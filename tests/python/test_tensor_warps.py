@@ -34,6 +34,7 @@ from helpers import (
     explained,
     native_loader,
     save_jpeg,
+    slow_but_for,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +123,7 @@ def batches(kind, dataset, epochs=1, **options):
 
 
 @needs_known_rounding
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", slow_but_for([2], [0, 2]))
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_batches_equal_torchs(folder, name, num_workers):
     dataset = ImageFolder(str(folder), TRANSFORMS[name])

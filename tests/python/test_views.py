@@ -12,7 +12,7 @@ import torch
 from feedmill import VerificationError
 from feedmill.cli import cli
 from feedmill.planner.views import views_in
-from helpers import compose, equal_batches, native_loader, save_jpeg
+from helpers import compose, equal_batches, native_loader, save_jpeg, slow_but_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFilter, ImageOps
@@ -177,7 +177,7 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", slow_but_for([0], [0, 2]))
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_code_is_native(small_images, name, n_workers):
     transform, n_views = PUBLIC[name]
@@ -337,7 +337,7 @@ class Around(Dataset):
         return self.transform(image), target
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", slow_but_for([0], [0, 2]))
 def test_other_datasets(small_images, n_workers):
     transform = TwoTransforms()
     folder = ImageFolder(str(small_images), transform)

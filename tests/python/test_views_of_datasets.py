@@ -14,7 +14,7 @@ import torchvision_io
 from feedmill import VerificationError
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.own_datasets import read_own
-from helpers import compose, equal_batches, native_loader, save_jpeg, skip
+from helpers import compose, equal_batches, native_loader, save_jpeg, skip, slow_but_for
 from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision import transforms as T
@@ -349,10 +349,14 @@ NATIVE = {
     "concat": lambda f: ConcatDataset([Pair(f), Pair(f)]),
 }
 AS_IS = ("srgan", "appends")
+QUICK = (
+    "swav", "srgan", "pair", "only_pair", "n_views", "nested", "last_first", "two_steps", "around",
+    "by_methods", "raw_too", "subset",
+)
 
 
 @pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", slow_but_for(QUICK, NATIVE))
 def test_these_are_native(folder, name, n_workers):
     dataset = NATIVE[name](folder)
     assert "views of one decode" in str(feedmill.DataLoader(dataset, batch_size=4).explain())
@@ -375,10 +379,10 @@ def test_one_decode_for_all(folder):
     assert counters["read_files"] == counters["native_samples"] == 40
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options", slow_but_for([{"drop_last": True}], [
     {"num_workers": 1, "persistent_workers": True}, {"drop_last": True}, {"batch_size": 1},
-    pytest.param({"num_workers": 2, "multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
-])
+    {"num_workers": 2, "multiprocessing_context": "spawn"},
+]))
 def test_other_options(folder, options):
     compare(Nested(folder), **options)
     compare(pickle.loads(pickle.dumps(MultiCropDataset(folder.root, True))), **options)
@@ -414,7 +418,7 @@ def files_of(tmp_path, *others):
     return made
 
 
-@pytest.mark.parametrize("kind", [Pair, QueryAndKey, SuperResolution, Appends])
+@pytest.mark.parametrize("kind", slow_but_for([SuperResolution], [Pair, QueryAndKey, SuperResolution, Appends]))
 def test_damaged_files(tmp_path, kind):
     bad = save_jpeg(tmp_path / "bad.jpg", 50, 50)
     bad.write_bytes(bad.read_bytes()[:400])
@@ -448,6 +452,7 @@ def images_in(batch):
             for one in images_in(part)]
 
 
+@pytest.mark.slow
 def test_files_that_pillow_decodes(tmp_path):
     pixels = np.arange(32 * 40 * 4, dtype=np.uint8).reshape(32, 40, 4)
     Image.fromarray(pixels[..., :3]).save(tmp_path / "7.bmp")
@@ -488,6 +493,7 @@ def to_rgb(image):
     return image.convert("RGB")
 
 
+@pytest.mark.slow
 def test_transforms_that_convert(tmp_path, folder):
     grey = save_jpeg(tmp_path / "grey.jpg", 40, 30, mode="L")
     converting = [compose(T.Lambda(to_rgb), one) for one in (LARGE, SMALL)]
@@ -537,6 +543,7 @@ def test_tensors(folder):
 # ---- what is left to torch -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_options_that_need_one_image(folder):
     for dataset in (Pair(folder), Nested(folder), MultiCropDataset(folder.root)):
         for options, reason in (
@@ -778,7 +785,7 @@ class WithPath(ImageFolder):
         return sample, target, path
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("n_workers", slow_but_for([0], [0, 2]))
 def test_folders_that_return_the_path(folder, n_workers):
     for options in ({}, {"batch_size": None}, {"collate_fn": list}):
         compare(WithPath(folder.root, LARGE), num_workers=n_workers, **options)

@@ -297,6 +297,7 @@ def test_reading_while_another_thread_counts():
     assert watched.stats().batches == 3000
 
 
+@pytest.mark.slow
 def test_only_the_latest_steps_are_kept():
     counters = StepCounters()
     epoch = counters.begin_epoch()

@@ -124,7 +124,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", helpers.slow_but_for([2], [0, 2]))
 def test_batches_equal_torchs(shards, name, num_workers):
     make, batch_size = PIPELINES[name]
     is_batched = batch_size is None and name != "single samples"

@@ -14,7 +14,7 @@ import pytest
 import torch
 from feedmill.planner.generators import is_of_numpy
 from feedmill.planner.seeding import understood
-from helpers import compose, native_loader
+from helpers import compose, native_loader, slow_but_for
 from torch.utils.data import get_worker_info
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -136,7 +136,7 @@ def test_a_collate_fn_draws_as_with_torch(small_folder, name):
 
 
 @pytest.mark.parametrize("rng", ["auto", "feedmill"])
-@pytest.mark.parametrize("is_random", [False, True])
+@pytest.mark.parametrize("is_random", slow_but_for([True], [False, True]))
 @pytest.mark.parametrize("collate_fn", [None, draws, len], ids=["default", "draws", "proved"])
 @pytest.mark.parametrize("function", [of_nvidia, only_prints])
 def test_what_is_printed_once_for_each_worker(
