@@ -634,7 +634,8 @@ def _rejects(load: Any) -> int:
     if type(load) is TensorLoader:
         return tensor_files.REJECTED
     # What Pillow says of a WebP image's alpha is not compared.
-    return native.REJECT_NOT_RGB | native.FORMAT_WEBP if load is files.open_as_is else 0
+    is_converted = load not in (files.open_as_is, files.open_only_rgb)
+    return 0 if is_converted else native.REJECT_NOT_RGB | native.FORMAT_WEBP
 
 
 def _is_rgb(load: Any) -> bool:

@@ -55,6 +55,16 @@ def open_as_is(path: Any) -> Any:
     return Image.open(path)
 
 
+def open_only_rgb(path: Any) -> Any:
+    """Opens a file as a dataset does that raises an error for images of other modes than RGB."""
+    from PIL import Image
+
+    image = Image.open(path)
+    if image.mode != "RGB":
+        raise ValueError(f"{path}: the image's mode is {image.mode}, not RGB")
+    return image
+
+
 def reasons_against_opening() -> list[str]:
     """Reasons if Pillow may decode files to other pixels than the native decoder, as its decoders
     are others or a function that opens files was replaced."""

@@ -42,7 +42,7 @@ from feedmill.planner.looked_up import (
 )
 from feedmill.planner.opened_files import File, Opened
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.retries import RetryEvaluator
+from feedmill.planner.raising import RaisingEvaluator
 from feedmill.planner.untouched import is_original
 from feedmill.planner.view_calls import MadeList
 
@@ -121,7 +121,7 @@ def _with_constants(result: Any) -> Any:
     return constant(result) if type(result) in CONSTANTS else result
 
 
-class ItemEvaluator(RetryEvaluator):
+class ItemEvaluator(RaisingEvaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:

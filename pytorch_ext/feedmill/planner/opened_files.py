@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from feedmill.planner import tensor_files
-from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
+from feedmill.planner.files import open_as_is, open_file_rgb, open_only_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import ImageState, ImageValue
 from feedmill.planner.looked_up import Value
@@ -20,7 +20,7 @@ from feedmill.planner.view_calls import ViewCalls
 _OPEN = io.open  # another one is a script's replacement
 _CLOSED = "it uses an image behind the with statement that closed it"
 # How files are loaded that the dataset opens by Image.open().
-_BY_PILLOW = (open_rgb, open_file_rgb, open_as_is)
+_BY_PILLOW = (open_rgb, open_file_rgb, open_as_is, open_only_rgb)
 
 
 class File:
