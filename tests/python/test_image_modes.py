@@ -3,6 +3,7 @@ at all."""
 
 import os
 import re
+from functools import partial
 
 import feedmill
 import pytest
@@ -91,7 +92,36 @@ class IfNeededWithin(Files):
         super().__init__(paths, T.Lambda(lambda x: x if x.mode == "RGB" else x.convert("RGB")), *steps)
 
 
-CONVERTING = [ConvertsByName, IfNeeded, Conditional, Reversed, Converts, IfNeededWithin]
+def to_mode(mode, image):
+    if image.mode != mode:
+        return image.convert(mode)
+    return image
+
+
+class WithArgument(Files):
+    """As in a well-known implementation of diffusion models."""
+
+    def __init__(self, paths, *steps):
+        super().__init__(paths, T.Lambda(partial(to_mode, "RGB")), *steps)
+
+
+class Jpegs:
+    """A method of which an argument is bound."""
+
+    def to_mode(self, mode, image):
+        if image.mode != mode:
+            image = image.convert(mode)
+        return image
+
+
+class WithMethod(Files):
+    def __init__(self, paths, *steps):
+        super().__init__(paths, partial(Jpegs().to_mode, "RGB"), *steps)
+
+
+CONVERTING = [
+    ConvertsByName, IfNeeded, Conditional, Reversed, Converts, IfNeededWithin, WithArgument, WithMethod,
+]
 
 
 @pytest.fixture
@@ -172,6 +202,49 @@ def test_folders_of_another_mode_are_torchs(others, number):
     loader = feedmill.DataLoader(dataset, batch_size=2)
     assert loader.explain().startswith("torch's own path")
     assert all(map(equal_batches, loader, torch.utils.data.DataLoader(dataset, batch_size=2)))
+
+
+def turned_if_grey(image):
+    if image.mode != "RGB":
+        return image.convert("RGB")
+    return image.rotate(90)
+
+
+def only_named(image):
+    if image.mode != "RGB":
+        return image.convert("L")
+    return image
+
+
+def more_before(image):
+    if image.mode != "RGB":
+        image = image.rotate(90)
+        return image.convert("RGB")
+    return image
+
+
+def also_others(image):
+    if image.mode != "RGB":
+        return image.convert("RGB")
+    else:
+        return image.rotate(90)
+
+
+class Mode(str):
+    """Equals no other text."""
+
+    def __eq__(self, other):
+        return False
+
+
+@pytest.mark.parametrize("function", [
+    turned_if_grey, only_named, more_before, also_others, partial(to_mode, "L"),
+    partial(to_mode, Mode("RGB")), partial(to_mode, mode="RGB"), partial(to_mode, "RGB", "RGB"),
+    partial(Image.Image.convert, mode="RGB"), partial(len),
+])
+def test_other_conversions_are_left_to_torch(paths, function):
+    text = feedmill.DataLoader(Files(paths, T.Lambda(function), *HEAD), batch_size=5).explain()
+    assert text.startswith("torch's own path"), text
 
 
 def test_where_images_of_different_shapes_would_be_no_error(paths, others):

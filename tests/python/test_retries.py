@@ -439,11 +439,11 @@ def test_files_that_pillow_decodes(tmp_path, paths):
 ])
 def test_options_that_need_torchs_workers(paths, options):
     text = feedmill.DataLoader(Beit(paths), **{**OPTIONS, **options}).explain()
-    assert text.startswith("torch's own path") and "catches the errors" in text, text
+    assert text.startswith("torch's own path") and "code of its own for files" in text, text
 
 
 def test_on_error(paths):
-    with pytest.raises(RuntimeError, match="catches the errors"):
+    with pytest.raises(RuntimeError, match="code of its own for files"):
         feedmill.DataLoader(Beit(paths), **OPTIONS, on_error="zero")
 
 

@@ -260,7 +260,8 @@ class _DatasetReader:
         if own.retries:
             if plan is None:
                 return self.add_reason(
-                    "hybrid mode takes no dataset that catches the errors of its samples"
+                    "hybrid mode takes no dataset with code of its own for files that can't be "
+                    "loaded or are not RGB"
                 )
             plan = replace(plan, retries=True)
         if own.n_files > 1:

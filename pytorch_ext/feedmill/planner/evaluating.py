@@ -17,6 +17,7 @@ import inspect
 import operator
 import os
 from collections.abc import Sequence
+from functools import partial
 from types import (
     FunctionType,
     MethodType,
@@ -89,6 +90,8 @@ def is_own(transform: Any) -> bool:
     torchvision's nor Python's own."""
     if type(transform) in (FunctionType, MethodType):
         return True
+    if type(transform) is partial:
+        return is_own(transform.func)
     module = getattr(type(transform), "__module__", None)
     return type(module) is str and module.partition(".")[0] not in (
         "torch", "torchvision", "builtins", "functools", "PIL"
@@ -132,6 +135,11 @@ def called(transform: Any) -> tuple[FunctionType, list[Any]]:
         if type(transform.__func__) is FunctionType:
             return transform.__func__, [transform.__self__]
         raise NotUnderstood("it is a method without source")
+    if type(transform) is partial:
+        if transform.keywords:
+            raise NotUnderstood("its arguments are given by name")
+        function, bound = called(transform.func)
+        return function, [*bound, *transform.args]
     kind = type(transform)
     call = of_class(kind, "__call__")
     if isinstance(transform, torch.nn.Module) and is_original(call, *MODULE_CALL):
@@ -310,6 +318,8 @@ class Evaluator(ImageCalls):
             self._assign(statement.target, self._value(statement.value))
         elif isinstance(statement, ast.AugAssign):
             self._assign_in_place(statement)
+        elif self._converts_to_rgb(statement, self._following(statement)):
+            pass
         elif isinstance(statement, ast.If):
             is_true = self._truth(statement.test)
             for one in statement.body if is_true else statement.orelse:
@@ -321,6 +331,12 @@ class Evaluator(ImageCalls):
                     self._execute(one)
         elif not _does_nothing(statement):
             raise self._error(statement, "it does more than to pass the image on")
+
+    def _following(self, statement: ast.stmt) -> ast.stmt | None:
+        """The statement behind one of the function's own; None: there is none."""
+        body = list(self._definition.body)
+        pairs = zip(body, body[1:])
+        return next((after for one, after in pairs if one is statement), None)
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if not isinstance(target, ast.Name):

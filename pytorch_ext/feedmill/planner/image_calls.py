@@ -104,6 +104,7 @@ class ImageCalls:
     _calls: list[Any]
     _events: list[Any]
     _state: ImageState | None
+    _names: dict[str, Any]
 
     def _value(self, node: ast.expr) -> Any:
         raise NotImplementedError
@@ -340,6 +341,41 @@ class ImageCalls:
             if type(converted) is ImageValue and self._calls == [Convert("RGB")]:
                 return converted
         raise self._error(node, "it does something else for images that are RGB than for others")
+
+    def _converts_to_rgb(self, statement: ast.stmt, following: ast.stmt | None) -> bool:
+        """Executes ``if image.mode != "RGB": image = image.convert("RGB")`` where the mode is not
+        known, or the same with ``return image.convert("RGB")`` before ``return image``. False: it
+        is another statement.
+
+        Args:
+            following: the next statement; None: there is none.
+        """
+        if self._state is not None or self._calls or not isinstance(statement, ast.If):
+            return False
+        test = statement.test
+        if len(statement.body) != 1 or statement.orelse or not isinstance(test, ast.Compare):
+            return False
+        if len(test.ops) != 1 or not isinstance(test.ops[0], ast.NotEq):
+            return False
+        if not isinstance(test.comparators[0], ast.Constant | ast.Name | ast.Attribute):
+            return False
+        name = ast.unparse(test.left).removesuffix(".mode")
+        mode = ast.unparse(test.comparators[0])
+        if ast.unparse(test.left) != f"{name}.mode" or not name.isidentifier():
+            return False
+        converted = f"{name}.convert({mode})"
+        body = ast.unparse(statement.body[0])
+        is_returned = body == f"return {converted}" and following is not None
+        if is_returned and following is not None:
+            is_returned = ast.unparse(following) == f"return {name}"
+        if not is_returned and body != f"{name} = {converted}":
+            return False
+        image = self._value(ast.Name(name, ast.Load()))
+        wanted = self._value(test.comparators[0])
+        if type(image) is not ImageValue or type(wanted) is not str or wanted != "RGB":
+            return False
+        self._names[name] = self._add(statement, image, Convert("RGB"))
+        return True
 
     def _is_unchanged(self) -> bool:
         """Whether the image is still as the function got it."""

@@ -555,7 +555,7 @@ class ItemEvaluator(RaisingEvaluator):
         if function is isinstance and len(arguments) == 2 and not node.keywords:
             return self._is_instance(node)
         if function is len and not node.keywords:
-            if len(arguments) == 1 and type(arguments[0]) in (list, tuple):
+            if len(arguments) == 1 and type(arguments[0]) in (list, tuple, *self._sequences):
                 return len(arguments[0])
         if node.keywords or not any(type(one) is Value for one in arguments):
             if any(type(one) in (ImageValue, Opened) for one in arguments):
@@ -607,6 +607,11 @@ class ItemEvaluator(RaisingEvaluator):
         return issubclass(type(value), kind)
 
     def _transform(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
+        if len(arguments) > 1 and not node.keywords:
+            if type(function) is MethodType and type(function.__func__) is FunctionType:
+                return self._within(function.__func__, [function.__self__, *arguments])
+            if type(function) is FunctionType:
+                return self._within(function, arguments)
         if len(arguments) != 1 or node.keywords or type(function) is type:
             raise self._error(node, "it calls something else than a transform of the image")
         image = arguments[0]

@@ -389,8 +389,8 @@ class Source:
             )
         if self.plan is not None and self.plan.retries and not _may_retry(loader):
             reasons.append(
-                "the dataset catches the errors of samples that can't be loaded, and goes on with "
-                "others, which the native path does as torch's workers do; leave out seed=, "
+                "the dataset has code of its own for files that can't be loaded or are not RGB, "
+                "which the native path runs as torch's workers do; leave out seed=, "
                 "rng='feedmill', on_error=, dtype=, memory_format=, decode= and device="
             )
         on_error = loader._feedmill_options().on_error
