@@ -19,6 +19,7 @@
  *         train(batch.images, batch.labels, batch.n);
  *         fm_batch_release(&batch);
  *     }
+ *     if (status != FM_END) die(error.message);
  *     fm_loader_close(&loader);
  *
  * Status: functions that can fail return 0 (FM_OK), a positive status that is not an error (FM_END,

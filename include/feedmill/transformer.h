@@ -7,7 +7,8 @@
  *     void *const out = malloc(fm_transformer_shape(transformer).sample_bytes);
  *     const fm_source_image image = {.data = data, .data_bytes = n_bytes};
  *     if (fm_transformer_run(transformer, &image, &streams, out, &error)) die(error.message);
-    if (fm_transformer_draw(transformer, width, height, &streams, &error)) die(error.message);
+ *     // Or, for an image that another decoder makes, only what the generators draw for it:
+ *     if (fm_transformer_draw(transformer, width, height, &streams, &error)) die(error.message);
  *     fm_transformer_close(&transformer);
  *
  * One thread at a time may use a transformer; it keeps its memory for the next image.

@@ -60,18 +60,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     torch's own path. ``explain()`` says which one, and why. Dataset and transform are examined at
     every iter(), so they may change between epochs.
 
-    Recognised datasets:
-
-    - of files: torchvision's ImageFolder, and DatasetFolder with the default loader; feedmill's
-      Pack and WebDataset; feedmill.data's ImageList and NpyFolder; a dataset with a
-      ``feedmill_item`` method (below); Subset and ConcatDataset of these, also nested;
-    - in memory: torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, EMNIST and SVHN;
-      torch's TensorDataset, with tensors of any shape and type whose rows are contiguous;
-      feedmill.data's NpyFile; Subset of these.
-
-    Recognised transforms: those of torchvision.transforms and its v2 that the README lists, alone
-    or in Compose or nn.Sequential. They must lead from a PIL image to a tensor of a fixed size and
-    of type uint8, float32, float16 or bfloat16.
+    The page "What runs natively" of the documentation lists datasets and transforms: torchvision's,
+    timm's, those of Hugging Face and of webdataset, and your own. Transforms must lead to a tensor
+    of a fixed size and of type uint8, float32, float16 or bfloat16.
 
     Batches are ``[images, targets]``, as from torch:
 
@@ -105,10 +96,12 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     - num_workers=0: on the thread that asks for the batch. If a Ctrl-C interrupts it, it is called
       again for the same batch.
-    - num_workers > 0: ahead of the batch's turn, in a thread of this process if its bytecode
+    - num_workers > 0, a random transform, and torch's random numbers (the default): on the thread
+      that asks for the batch, with the worker's generators.
+    - Otherwise ahead of the batch's turn, in a thread of this process if its bytecode
       shows that it draws no random number, uses no global state and changes nothing in place.
       Then torch.stack() of all samples returns the native batch itself, without a copy.
-    - num_workers > 0, any other function: in num_workers worker processes, which torch starts as
+    - Otherwise, any other function: in num_workers worker processes, which torch starts as
       usual, with its seeds and get_worker_info(). They get the images through shared memory, and
       the targets pickled.
 
@@ -122,7 +115,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         timeout: on the native path the clock starts at the request for a batch, and again each time
             a batch's worth of samples is finished, as torch's does when any worker delivers.
         worker_init_fn: selects torch's path, unless num_workers is 0, or the function is known to
-            only seed random generators, or worker_init="ignore".
+            only seed random generators and print, or worker_init="ignore".
         native: which path to take.
 
             - "auto" (default): the native path where possible, else torch's. The choice follows
@@ -264,8 +257,7 @@ class DataLoader(TorchDataLoader[_T_co]):
               included, bit for bit. They follow from torch's seed and depend on num_workers,
               batch_size and the order. With num_workers=0 they come from the process's own
               generators, and a batch is decoded only when it is requested. What the native code
-              can't draw takes torch's path, and explain() says why. The collate_fn, unless it is
-              shown to draw nothing, runs on the thread that asks for the batch, with the worker's
+              can't draw takes torch's path, and explain() says why. The collate_fn runs on the thread that asks for the batch, with the worker's
               generators. An epoch is resumed with the same num_workers, batch size and ranks only:
               see load_state_dict(). draws() and fetch() raise RuntimeError. ValueError with seed=
               or on_error=.
