@@ -257,10 +257,10 @@ class DataLoader(TorchDataLoader[_T_co]):
               included, bit for bit. They follow from torch's seed and depend on num_workers,
               batch_size and the order. With num_workers=0 they come from the process's own
               generators, and a batch is decoded only when it is requested. What the native code
-              can't draw takes torch's path, and explain() says why. The collate_fn runs on the thread that asks for the batch, with the worker's
-              generators. An epoch is resumed with the same num_workers, batch size and ranks only:
-              see load_state_dict(). draws() and fetch() raise RuntimeError. ValueError with seed=
-              or on_error=.
+              can't draw takes torch's path, and explain() says why. The collate_fn runs on the
+              thread that asks for the batch, with the worker's generators. An epoch is resumed
+              with the same num_workers, batch size and ranks only: see load_state_dict(). draws()
+              and fetch() raise RuntimeError. ValueError with seed= or on_error=.
 
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
 

@@ -285,7 +285,7 @@ def _describe_random(loader: Any, source: Source) -> str:
 def _describe_seed(loader: Any) -> str:
     seed = loader._feedmill_options().seed
     if seed is None:
-        text = "seed=None: keyed by the base seed that each iter() draws from torch's generator"
+        text = "seed=None: made from the base seed that each iter() draws from torch's generator"
     elif sampler_epoch(loader) is not None:
         text = (
             f"seed={seed}, epoch from the sampler's `epoch`, now {sampler_epoch(loader)}, "

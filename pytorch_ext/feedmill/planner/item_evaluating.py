@@ -16,6 +16,15 @@ import torch
 from feedmill.planner import huggingface, tables, tensor_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
+from feedmill.planner.computed_values import (
+    Made,
+    is_computing,
+    is_plain_value,
+    result_of_choice,
+    result_of_function,
+    result_of_method,
+    result_of_operator,
+)
 from feedmill.planner.drawn_lookups import Drawing, drawing_of
 from feedmill.planner.files import open_as_is, open_rgb
 from feedmill.planner.folders import get_image_backend
@@ -67,7 +76,6 @@ class _Row:
         self.at = at
 
 
-_TENSOR = torch.tensor  # another one is a script's replacement
 # Hold parts of a sample.
 _HOLDERS = (Sample, DictSample, MadeList)
 # Stand for what is looked up.
@@ -217,12 +225,20 @@ class ItemEvaluator(RaisingEvaluator):
     # ---- expressions -----------------------------------------------------------------------------
 
     def _concrete(self, node: ast.expr) -> Any:
-        value = super()._concrete(node)
+        return self._known(node, super()._concrete(node))
+
+    def _known(self, node: ast.expr, value: Any) -> Any:
+        """A value that depends neither on the index nor on the image."""
+        if type(value) is ImageValue:
+            raise self._error(node, "it uses the image in another way than to transform it")
         if type(value) in _UNKNOWN:
             raise self._error(node, "what it does depends on the index")
         return value
 
     def _compare(self, node: ast.Compare) -> Any:
+        one, other = self._value(node.left), self._value(node.comparators[0])
+        if (made := self._computed_value(result_of_operator(node.ops[0], one, other))) is not None:
+            return made
         for one in (node.left, node.comparators[0]):
             if type(self._value(one)) is not ImageValue:
                 self._concrete(one)
@@ -253,11 +269,64 @@ class ItemEvaluator(RaisingEvaluator):
             return self._item(node, self._value(node.value), self._value(node.slice))
         if isinstance(node, ast.JoinedStr):
             return self._formatted(node)
+        if isinstance(node, ast.IfExp):
+            return self._either(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             if type(left := self._value(node.left)) is str:
                 return self._by_percent(node, left)
             return self._computed_of(node, left, self._value(node.right))
         return super()._value(node)
+
+    def _computed_value(self, made: Made | None) -> Value | None:
+        """A Value of what is computed of others; None: that is not known."""
+        return None if made is None else self._made(made[0], made[1], None, None, made[2])
+
+    def _either(self, node: ast.IfExp) -> Any:
+        """``one if test else other``, where the test may depend on the index."""
+        if (converted := self._converted_to_rgb(node)) is not None:
+            return converted
+        test = self._value(node.test)
+        if type(test) is not Value:
+            is_true = self._decide(node.test, self._known(node.test, test))
+            return self._value(node.body if is_true else node.orelse)
+        made = result_of_choice(test, self._value(node.body), self._value(node.orelse))
+        if (value := self._computed_value(made)) is None:
+            raise self._error(node, "what it does depends on the index")
+        return value
+
+    def _assigns_either(self, statement: ast.stmt) -> bool:
+        """Executes ``if label > 3: label = 3``, also with ``else``, where the test depends on the
+        index. False: it is another statement."""
+        if not isinstance(statement, ast.If) or not isinstance(statement.test, ast.Compare):
+            return False
+        written = [statement.body, *([statement.orelse] if statement.orelse else [])]
+        assigned = [one[0] for one in written if len(one) == 1]
+        names = {
+            one.targets[0].id
+            for one in assigned
+            if isinstance(one, ast.Assign) and len(one.targets) == 1
+            and isinstance(one.targets[0], ast.Name)
+        }
+        if len(assigned) != len(written) or len(names) != 1 or len(statement.test.ops) != 1:
+            return False
+        parts = (statement.test.left, statement.test.comparators[0])
+        if not all(isinstance(one, ast.Constant | ast.Name | ast.Attribute | ast.Subscript)
+                   for one in parts):
+            return False
+        if not any(type(self._value(one)) is Value for one in parts):
+            return False
+        (name,) = names
+        values = [self._value(one.value) for one in assigned if isinstance(one, ast.Assign)]
+        if not statement.orelse:
+            values.append(self._names.get(name))
+        made = result_of_choice(self._value(statement.test), *values)
+        if name not in self._names and not statement.orelse:
+            made = None
+        if (value := self._computed_value(made)) is None:
+            raise self._error(statement, "what it does depends on the index")
+        self._executed.update(map(id, assigned))
+        self._names[name] = value
+        return True
 
     def _may_hold(self, value: Any) -> bool:
         return type(value) in (ImageValue, Value, *CONSTANTS, *_HOLDERS)
@@ -371,6 +440,9 @@ class ItemEvaluator(RaisingEvaluator):
             return owner[at]
         if type(owner) is dict and type(at) in (int, str) and has_plain_keys(owner) and at in owner:
             return owner[at]
+        if type(at) is str and type(owner) is Value and is_plain_value(owner):
+            sources = [owner, constant(at)]  # of a dict
+            return self._made(lambda *which: owner.of(*which)[at], sources, None, None, "[]")
         if type(at) is int and type(owner) is Value:
             kind = kind_of_item(owner)
             # What else a sample of an inner dataset holds may count from the end in its own way.
@@ -486,7 +558,10 @@ class ItemEvaluator(RaisingEvaluator):
             self._with(statement)
         elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
             self._import(statement)
-        elif not self._makes_int(statement) and not self._makes_rgb(statement):
+        elif not (
+            self._makes_int(statement) or self._makes_rgb(statement)
+            or self._assigns_either(statement)
+        ):
             super()._execute(statement)
 
     def _makes_int(self, statement: ast.stmt) -> bool:
@@ -541,8 +616,8 @@ class ItemEvaluator(RaisingEvaluator):
             raise self._error(node, "it calls something that it looks up")
         if tensor_files.is_function(function):
             return self._load_tensor(node, function)
-        if function is _TENSOR:
-            return self._tensor(node)
+        if (computed := self._computed_by(node, function)) is not None:
+            return computed
         if name := drawing_function(function):
             return self._drawn_number(node, name)
         arguments = [self._value(one) for one in node.args]
@@ -636,21 +711,17 @@ class ItemEvaluator(RaisingEvaluator):
         if not keywords and all(type(one) is Value for one in values):
             if (call := method_of(name, owner, values)) is not None:
                 return self._result_of(call, [owner, *values])
+        made = None if keywords else result_of_method(name, owner, given)
+        if (value := self._computed_value(made)) is not None:
+            return value
         raise self._error(node, f"it calls {name}() of what it looks up")
 
-    def _tensor(self, node: ast.Call) -> Value:
-        """``torch.tensor(label, dtype=torch.long)``"""
+    def _computed_by(self, node: ast.Call, function: Any) -> Value | None:
+        """``torch.tensor(label, dtype=torch.long)``, ``np.array([x, y])``; None: another call."""
+        if not is_computing(function):
+            return None
         given, keywords = self._arguments(node, node.args)
-        dtype = keywords.pop("dtype", None)
-        if len(given) != 1 or type(given[0]) is not Value or keywords:
-            raise self._error(node, "it makes a tensor of something else than what it looks up")
-        if dtype is not None and type(dtype) is not torch.dtype:
-            raise self._error(node, "it makes a tensor of an unknown dtype")
-        value = given[0]
-        return self._made(
-            lambda index, sample: torch.tensor(value.of(index, sample), dtype=dtype),
-            [value], None, None, f"tensor of {dtype}",
-        )
+        return self._computed_value(result_of_function(function, given, keywords))
 
     def _by_format(self, node: ast.Call, text: str) -> Value:
         """``"{}.jpg".format(name)``"""
@@ -691,6 +762,8 @@ class ItemEvaluator(RaisingEvaluator):
         if isinstance(node.op, ast.Div) and Value in (type(one), type(other)):
             if (made := joined_path(one, other)) is not None:
                 return self._kept(made)
+        if (value := self._computed_value(result_of_operator(node.op, one, other))) is not None:
+            return value
         return super()._computed_of(node, one, other)
 
     def _made(

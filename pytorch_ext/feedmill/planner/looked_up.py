@@ -152,8 +152,8 @@ def has_plain_keys(container: Any) -> bool:
 
 
 def is_plain(container: Any) -> bool:
-    """Whether the elements of a container, and those of lists in it, are plain values, so that
-    using them calls no code of the user's."""
+    """Whether the elements of a container, and those of lists and dicts in it, are plain values, so
+    that using them calls no code of the user's."""
     kind = type(container)
     if kind is np.ndarray:
         return not container.dtype.hasobject
@@ -161,9 +161,13 @@ def is_plain(container: Any) -> bool:
         return True
     elements: Any = container.values() if kind is dict else container
     for _ in range(_MAX_LEVELS):
-        if not are_plain(set(map(type, elements)) - set(_ROWS), elements):
+        if not are_plain(set(map(type, elements)) - {*_ROWS, dict}, elements):
+            return False
+        dicts = [one for one in elements if type(one) is dict]
+        if not all(map(has_plain_keys, dicts)):
             return False
         rows = [one for one in elements if type(one) in _ROWS]
+        rows += [list(one.values()) for one in dicts]
         if not rows:
             return True
         elements = list(itertools.chain.from_iterable(rows))
