@@ -412,8 +412,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
         batch = Batch(number, self._n_before)
-        plan = self._source.native_plan
-        if plan.draws_files or plan.retries:
+        if self._streams is not None:
             batch.indices = indices = list(indices) if isinstance(indices, Iterator) else indices
         self._resolve(batch, indices)
         return batch

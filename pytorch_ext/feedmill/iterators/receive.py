@@ -386,7 +386,7 @@ class Receiver:
     def _failure_of(self, batch: Batch) -> Any:
         """The exception for the batch's first index that could not be looked up."""
         assert batch.fail is not None
-        if self._plan.retries and self._virtual is not None:
+        if self._virtual is not None and batch.indices is not None and not self._plan.draws_files:
             return self._own_batch(batch)
         try:
             batch.fail()

@@ -36,6 +36,7 @@ from feedmill.planner.item_evaluating import (
 )
 from feedmill.planner.items import check_classes
 from feedmill.planner.looked_up import Value, the_object
+from feedmill.planner.random_states import global_states, set_global_states
 from feedmill.planner.view_calls import MadeList
 
 _SIZED = (list, tuple, np.ndarray)
@@ -144,7 +145,7 @@ class OwnDataset:
             elif self._drawings:
                 own_error(self._dataset, index, before)
             else:
-                self._dataset[index]  # raises the dataset's own error
+                _raise_own(self._dataset, index)
             raise
         path = paths[0] if len(paths) == 1 else paths
         return path, rest[0] if self.arrangement == PAIR else rest
@@ -175,6 +176,16 @@ class OwnDataset:
         if self.inner is not None:
             others[id(self.inner)] = inner
         return _with_others(self._dataset, others)
+
+
+def _raise_own(dataset: Any, index: Any) -> None:
+    """Raises what a dataset raises for an index, if anything. What its transforms draw meanwhile is
+    forgotten: samples are looked up before it is their turn to draw."""
+    before = global_states()
+    try:
+        dataset[index]
+    finally:
+        set_global_states(before)
 
 
 def _same(image: Any) -> Any:
