@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "pipeline/config.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "pipeline/raw_files.h"
 #include "pipeline/rows.h"
 #include "pipeline/views.h"
+#include "pipeline/virtual_workers.h"
 #include "read/disk_cache.h"
 #include "read/reader.h"
 #include "ring/ring.h"
@@ -19,9 +21,14 @@
  * only large progressive images and WebPs take more, until they are trimmed. */
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
 /* Memory for a sample in flight: its task, label and path. */
-#define TASK_BYTES 768u
+#define TASK_BYTES (sizeof(fm_task) + sizeof(int64_t) + FM_PATH_BYTES_GUESS)
 /* Memory for a sample in flight of arrays: its index, row and number of uses. */
 #define ROW_BYTES 20u
+/* Memory for a sample in flight whose parameters are drawn, in an epoch with streams: its share of
+ * the copies of generators. */
+#define STREAMS_BYTES ((sizeof(fm_streams) + FM_SAMPLES_PER_COPY - 1) / FM_SAMPLES_PER_COPY)
+/* Memory for a pending batch, without its samples: its place in the queue, and records. */
+#define BATCH_BYTES (sizeof(fm_pending) + 2 * sizeof(fm_delivery))
 /* Memory for each sample of the dataset: its number of uses and its file's size. */
 #define INDEX_BYTES 8u
 /* Memory for the records of steps. */
@@ -109,7 +116,8 @@ static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan, const 
         return c->raw.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     if (!c->arrays.n)
         return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_views_scratch_bytes(views)) +
-               c->n_samples * INDEX_BYTES * views->n_files + n_pending * TASK_BYTES;
+               c->n_samples * INDEX_BYTES * views->n_files +
+               n_pending * (TASK_BYTES + STREAMS_BYTES);
     const uint64_t of_images = c->arrays.images ? SCRATCH_BYTES_PER_THREAD +
                                                       fm_rows_scratch_bytes(&c->transform) +
                                                       fm_pixels_scratch_bytes(plan)
@@ -117,7 +125,7 @@ static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan, const 
     const uint64_t n_tasks =
         c->prefetch_batches * (1 + c->batch_size / (uint64_t)fm_rows_per_task(c, plan));
     return c->n_threads * of_images + (plan->n_ops ? c->n_samples * INDEX_BYTES / 2 : 0) +
-           n_pending * ROW_BYTES + n_tasks * TASK_BYTES;
+           n_pending * (ROW_BYTES + (plan->n_ops ? STREAMS_BYTES : 0)) + n_tasks * TASK_BYTES;
 }
 
 /* Splits the memory budget: first scratch and read buffers, then as many batch buffers as fit, up
@@ -126,6 +134,7 @@ static int fit_budget(fm_config *c, fm_plan *plan, fm_views *views, uint32_t *n_
                       fm_error *error) {
     const uint64_t buffer_bytes = buffer_bytes_of(c, plan, views);
     const uint64_t scratch_bytes = scratch_bytes_of(c, plan, views) + STEPS_BYTES +
+                                   c->prefetch_batches * BATCH_BYTES +
                                    c->sample_records * sizeof(fm_sample_record);
     const uint64_t buffers_min_bytes = FM_RING_MIN_BUFFERS * buffer_bytes;
     const uint64_t wanted_buffers = c->prefetch_batches + FM_RING_MAX_BORROWED > FM_RING_MIN_BUFFERS

@@ -10,8 +10,6 @@
 #include "pipeline/virtual_workers.h"
 #include "pipeline/worker.h"
 
-#define PATH_BYTES_GUESS 128u
-
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* Copies the list of arrays and checks each array. */
@@ -108,7 +106,7 @@ static bool alloc_pending(fm_loader *loader, fm_pending *batch) {
         return batch->tasks && batch->indices && batch->rows && batch->occurrences;
     }
     batch->labels = fm_mem_zalloc(counter, batch_size, sizeof(int64_t));
-    batch->paths_bytes = (size_t)loader->queue.max_tasks * PATH_BYTES_GUESS;
+    batch->paths_bytes = (size_t)loader->queue.max_tasks * FM_PATH_BYTES_GUESS;
     batch->paths = fm_mem_alloc(counter, batch->paths_bytes, 1);
     return batch->tasks && batch->labels && batch->paths;
 }

@@ -19,6 +19,8 @@
 #define USUAL_ENDS_BYTES 480u
 /* Images whose ends may take less than this have few rows to gain from. */
 #define LEAST_ENDS_BYTES 128u
+/* A file is reserved in parts of this size. */
+#define PART_BYTES ((uint64_t)16 << 20)
 
 static const char MAGIC[16] = "feedmill seek 1\n";
 
@@ -161,6 +163,20 @@ static int failed(const char *what, const char *path, fm_error *error) {
                         strerror(errno));
 }
 
+/* Reserves the file's blocks. Before Linux 6.8 a signal interrupts fallocate() on a tmpfs, which
+ * then gives back all that it had reserved. So a part is short enough to get done between two
+ * signals of a profiler's timer. False: errno is set. */
+static bool reserve_blocks(int fd, uint64_t n_bytes) {
+    for (uint64_t at = 0; at < n_bytes;) {
+        const uint64_t n_left = n_bytes - at, n = n_left < PART_BYTES ? n_left : PART_BYTES;
+        if (!fallocate(fd, 0, (off_t)at, (off_t)n))
+            at += n;
+        else if (errno != EINTR)
+            return false;
+    }
+    return true;
+}
+
 /* Maps the file, whose lock is held. A new one gets its size, with all blocks reserved: a write to
  * a mapped hole on a full disk would end the process. */
 static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *error) {
@@ -171,7 +187,7 @@ static int map_file(fm_seek_index *index, int fd, const char *path, fm_error *er
     /* Also one whose maker was killed before it had begun. */
     const bool has_size = (uint64_t)info.st_size == index->n_bytes;
     const bool is_new = info.st_size == 0 || (has_size && !found.magic[0]);
-    if (is_new && fallocate(fd, 0, 0, (off_t)index->n_bytes)) {
+    if (is_new && !reserve_blocks(fd, index->n_bytes)) {
         const int status = failed("reserve the size of", path, error);
         /* Some file systems keep what they could reserve. */
         const int emptied = ftruncate(fd, 0);

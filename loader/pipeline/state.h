@@ -39,6 +39,8 @@
 
 /* Classes of file sizes, each twice as large as the one before: below 8 KiB, below 16, ... */
 #define FM_N_SIZE_CLASSES 16
+/* Of a path, for which memory is reserved at open. Batches with longer ones get more. */
+#define FM_PATH_BYTES_GUESS 128u
 
 /* ---- batches --------------------------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "transform/geometry.h"
 
-#include <limits.h>
 #include <math.h>
 
 #include "base/number.h"
@@ -9,6 +8,9 @@
 #include "transform/draws.h"
 #include "transform/draws_python.h"
 #include "transform/op_check.h"
+
+/* Limit of a resized side, of which paddings after it must not make more than 2^31 pixels. */
+#define MOST_RESIZED (1 << 30)
 
 /* ---- torchvision's crops --------------------------------------------------------------------- */
 
@@ -279,10 +281,10 @@ static int apply_resize(chain_state *chain, const fm_op *op, fm_rng *rng, fm_dra
         draw_kept_ratio(op, rng, width, height, &new_width, &new_height);
     else
         resized_size(op, width, height, &new_width, &new_height);
-    if (new_width > INT32_MAX || new_height > INT32_MAX)
+    if (new_width > MOST_RESIZED || new_height > MOST_RESIZED)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "resizing an image of %d x %d pixels to a shorter edge of %d would "
-                            "give a side of over 2^31 pixels",
+                            "give a side of over 2^30 pixels",
                             (int)width, (int)height, (int)op->height);
     set_box(draw, whole((int32_t)new_width, (int32_t)new_height));
     add_resize(chain, new_width, new_height);

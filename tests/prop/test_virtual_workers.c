@@ -64,7 +64,7 @@ static int free_images(void **state) {
     return 0;
 }
 
-static fm_loader *open_loader(uint32_t n_threads) {
+static fm_config config_of(uint32_t n_threads) {
     fm_config config;
     fm_config_init(&config);
     config.n_samples = N_IMAGES;
@@ -75,6 +75,11 @@ static fm_loader *open_loader(uint32_t n_threads) {
     config.transform.ops = OPS;
     config.transform.n_ops = 2;
     config.transform.dtype = FM_UINT8;
+    return config;
+}
+
+static fm_loader *open_loader(uint32_t n_threads) {
+    const fm_config config = config_of(n_threads);
     fm_loader *loader = NULL;
     fm_error error;
     if (fm_loader_open(&loader, &config, &error)) fail_msg("%s", error.message);
@@ -310,12 +315,67 @@ static void wrong_calls_are_refused(void **state) {
     fm_loader_close(&loader);
 }
 
+/* Bytes that a loader needs at least, and what it allocates with so many, epochs included. */
+typedef struct memory {
+    uint64_t needed, allocated;
+} memory;
+
+static memory measure(fm_config config) {
+    memory out = {0};
+    fm_loader *loader = NULL;
+    fm_error error;
+    fm_stats stats;
+    config.memory_budget_bytes = 1;
+    assert_int_equal(fm_loader_open(&loader, &config, &error), FM_ERR_BUDGET);
+    const char *const at = strstr(error.message, " need ");
+    assert_non_null(at);
+    config.memory_budget_bytes = out.needed = strtoull(at + strlen(" need "), NULL, 10);
+    if (fm_loader_open(&loader, &config, &error)) fail_msg("%s", error.message);
+    fm_streams streams[2] = {0};
+    const fm_epoch epoch = {.streams = streams, .n_streams = 2};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    fm_loader_stats(loader, &stats);
+    out.allocated = stats.allocated_bytes;
+    fm_loader_close(&loader);
+    return out;
+}
+
+/* What samples in flight take is part of the budget. */
+static void the_budget_has_the_copies_of_generators(void **state) {
+    (void)state;
+    static uint8_t pixels[N_IMAGES][SAMPLE_BYTES];
+    const fm_array array = {pixels, N_IMAGES, SAMPLE_BYTES, SAMPLE_BYTES};
+    for (int is_array = 0; is_array < 2; is_array++) {
+        fm_config config = config_of(1);
+        config.seek_index_bytes = 0;
+        if (is_array) {
+            config.arrays.list = &array;
+            config.arrays.n = 1;
+            config.arrays.images = true;
+            config.arrays.line_stride = 3 * SIDE;
+            config.arrays.pixel_stride = 3;
+            config.arrays.channel_stride = 1;
+            config.transform.in_height = config.transform.in_width = SIDE;
+        }
+        config.batch_size = 1024;
+        config.prefetch_batches = 3;
+        const memory few = measure(config);
+        config.prefetch_batches = 67;
+        const memory many = measure(config);
+        if (many.allocated - few.allocated > many.needed - few.needed)
+            fail_msg("64 more batches take %llu more bytes, not %llu",
+                     (unsigned long long)(many.allocated - few.allocated),
+                     (unsigned long long)(many.needed - few.needed));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_threads_draws_the_same),
         cmocka_unit_test(a_failed_sample_ends_the_epoch),
         cmocka_unit_test(rejected_samples_come_in_their_order),
         cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(the_budget_has_the_copies_of_generators),
     };
     return cmocka_run_group_tests(tests, make_images, free_images);
 }

@@ -291,6 +291,11 @@ static void impossible_images_are_refused(void **state) {
     }
     const fm_op huge = resize_short(65535, 0);
     assert_int_equal(fm_geometry_draw(&huge, 1, &key, 1, 65535, &draw, NULL), FM_ERR_LIMIT);
+    /* With the padding its side would have more than 2^31 pixels. */
+    const fm_op padded[] = {resize_short(32768, 0),
+                            {.kind = FM_OP_PAD, .values = {65535, 0, 65535, 0}}};
+    fm_draw draws[2];
+    assert_int_equal(fm_geometry_draw(padded, 2, &key, 65535, 1, draws, NULL), FM_ERR_LIMIT);
 }
 
 int main(void) {

@@ -4,6 +4,7 @@
  * without points: for any sampling, size and box, for damaged files, and for files that change.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -505,6 +506,42 @@ static void a_file_keeps_points(void **state) {
     fm_seek_index_close(&index);
 }
 
+/* How many bytes of a fallocate() get reserved before a signal interrupts it; 0: no signals. */
+static off_t bytes_to_signal;
+static int n_interrupted;
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t n_bytes);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t n_bytes);
+
+/* As on a tmpfs before Linux 6.8 beside a timer: a call is interrupted if it takes too long, or
+ * begins too late. */
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t n_bytes) {
+    static off_t since_signal;
+    since_signal += n_bytes;
+    if (!bytes_to_signal || since_signal < bytes_to_signal)
+        return __real_fallocate(fd, mode, offset, n_bytes);
+    since_signal = 0;
+    n_interrupted++;
+    errno = EINTR;
+    return -1;
+}
+
+static void signals_while_a_file_is_reserved(void **state) {
+    (void)state;
+    enum { N_MANY = 100000 };
+    fm_seek_index *index = NULL;
+    fm_error error;
+    bytes_to_signal = 40 << 20;
+    const int status = fm_seek_index_open_file(&index, path, N_MANY, &error);
+    bytes_to_signal = 0;
+    if (status) fail_msg("%s", error.message);
+    assert_true(n_interrupted > 0);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_true(info.st_size > 50 << 20 && info.st_blocks * 512 >= info.st_size);
+    fm_seek_index_close(&index);
+}
+
 /* Whatever is in the file, what comes out is nothing, or what was put there. */
 static void other_bytes_in_the_file(void **state) {
     (void)state;
@@ -634,6 +671,7 @@ int main(void) {
         cmocka_unit_test(the_index_keeps_points),
         cmocka_unit_test(a_full_index_keeps_what_it_has),
         cmocka_unit_test_setup_teardown(a_file_keeps_points, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(signals_while_a_file_is_reserved, make_path, remove_path),
         cmocka_unit_test_setup_teardown(a_file_is_shared_and_stays, make_path, remove_path),
         cmocka_unit_test_setup_teardown(other_bytes_in_the_file, make_path, remove_path),
         cmocka_unit_test_setup_teardown(files_that_are_no_index, make_path, remove_path),
