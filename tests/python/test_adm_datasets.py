@@ -1,7 +1,6 @@
 """ADM's ImageDataset, as in guided-diffusion: its batches natively, and what is left to torch."""
 
 import builtins
-import linecache
 import random
 import sys
 from types import ModuleType
@@ -10,7 +9,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from helpers import equal_batches, outcomes_of, save_jpeg
+from helpers import equal_batches, module_of, outcomes_of, save_jpeg
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
 
@@ -84,20 +83,7 @@ def random_crop_arr(pil_image, image_size, min_crop_frac=0.8, max_crop_frac=1.0)
 '''
 SIZE = 16
 TORCHS = "torch's own path"
-
-
-def module_of(old="", new="", name="adm_of_test"):
-    """A module with the source, in which one text stands in the place of another."""
-    assert not old or SOURCE.count(old) == 1, old
-    text = SOURCE.replace(old, new) if old else SOURCE
-    file = f"<{name} {abs(hash(text))}>"
-    linecache.cache[file] = len(text), None, text.splitlines(True), file
-    module = ModuleType(name)
-    exec(compile(text, file, "exec"), vars(module))
-    return module
-
-
-ADM = module_of()
+ADM = module_of(SOURCE)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +212,7 @@ def blobfile(monkeypatch):
 
 
 def of_blobfile(blobfile):
-    module = module_of('open(path, "rb")', 'bf.BlobFile(path, "rb")')
+    module = module_of(SOURCE, 'open(path, "rb")', 'bf.BlobFile(path, "rb")')
     module.bf = blobfile
     return module
 
@@ -289,7 +275,7 @@ def test_a_replaced_blobfile(blobfile, paths, monkeypatch):
      "class ImageDataset(Dataset):\n    def __getitems__(self, indices):\n        return []\n"),
 ])  # fmt: skip
 def test_look_alikes(paths, old, new):
-    assert explained(module_of(old, new).ImageDataset(SIZE, paths)).startswith(TORCHS)
+    assert explained(module_of(SOURCE, old, new).ImageDataset(SIZE, paths)).startswith(TORCHS)
 
 
 class Text(str):
@@ -343,7 +329,7 @@ def test_properties(paths):
 
 
 def test_replaced_functions(paths, monkeypatch):
-    module = module_of()
+    module = module_of(SOURCE)
     dataset = module.ImageDataset(SIZE, paths)
     crop = module.center_crop_arr
     decorated = lambda image, size: crop(image, size) + 1

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from feedmill._internals import FUNCTIONAL, V2_GEOMETRY
+from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.generators import (
     NUMPY,
     NUMPY_ROUNDED_ONCE,
@@ -494,7 +495,7 @@ _MAX_VALUE = 1e9
 
 
 # What stands in the place of a transform.
-STEPS = (PilCall, Chance, Choice, HalvingCrop)
+STEPS = (PilCall, Chance, Choice, HalvingCrop, EfficientCrop)
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
