@@ -124,7 +124,9 @@ def both(img):
 
 
 def picked_in_vain(img):
-    return img if random.randint(0, 1) else img
+    if random.randint(0, 1):
+        pass
+    return img
 
 
 def both_generators(img):
