@@ -144,7 +144,8 @@ def node_of(dataset: Any) -> BaseNode | None:
         raise UnsupportedError(
             f"the dataset {name} is not supported natively, as {error}"
         ) from None
-    reasons = [*files.reasons_against_opening(), *files.reasons_against_names(adm.paths)]
+    some = adm.paths[files.probed(len(adm.paths))]
+    reasons = [*files.reasons_against_opening(), *files.reasons_against_names(some)]
     read = read_transforms(calls)
     if reasons := [*reasons, *read.reasons]:
         raise UnsupportedError(reasons[0])

@@ -98,8 +98,8 @@ class Draw:
         formula: (offset, factor), if it is offset + factor * random.random(), to the last bit;
             None: it is something else.
         source: the Draw of which this one was computed; None: it is itself the result of a call.
-        generator: of generators, in place of random.random(). With TORCH_TENSOR the formula is
-            computed in float32.
+        generator: PYTHON or another of ``generators``, in place of random.random(). With
+            TORCH_TENSOR the formula is computed in float32.
         is_tensor: it is a tensor of one float32 number.
 
     Raises:
