@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import compose, equal_batches, module_of, native_loader, save_jpeg
 from PIL import Image
+from test_torch_draws import check
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
@@ -150,6 +151,12 @@ def test_batches_equal_torchs(folder):
 ])  # fmt: skip
 def test_other_arguments(folder, arguments):
     compare(folder, CROPS.ERandomCrop(9, **arguments), T.PILToTensor())
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"aspect_ratio_range": (0.3, 3.0), "area_range": (0.05, 1.2)}, {"min_covered": 0.5}])
+def test_draws_are_pythons(arguments):
+    check(T.Compose([CROPS.ERandomCrop(12, **arguments), T.RandomHorizontalFlip(), T.ToTensor()]))
 
 
 def test_other_filters(folder):
