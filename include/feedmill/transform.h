@@ -103,7 +103,10 @@ typedef enum fm_sampling {
  * red, green and blue:
  *
  *     RANDOM_RESIZED_CROP    0 which crops: 0 torchvision's; 1 timm's, which may have no pixels;
- *                            2 MAE's: of one attempt, limited to the image; 1 above 0: each
+ *                            2 MAE's: of one attempt, limited to the image; 3 EfficientNet's of
+ *                            values[4] attempts, at most 1000, of which each must have the share
+ *                            values[3] of the image, and 4 its central one, without a random
+ *                            number: both to a square; 1 above 0: each
  *                            sample is resized by `filter` or by fm_filter values[1] - 1; 2 with
  *                            timm's: of how many filters random.choice() draws one, 0 to 2; 0: none
  *                            is drawn
@@ -141,7 +144,8 @@ typedef enum fm_sampling {
  *                            random.random() compares so to values[2], which has probability p; 0:
  *                            it draws as torchvision's; 5 in place of random.random(): 1
  *                            numpy.random.rand(); 2 the same, but the product is not rounded, as
- *                            in numpy.random.uniform() of some builds of NumPy; 3 torch.rand(1)
+ *                            in numpy.random.uniform() of some builds of NumPy; 3 torch.rand(1);
+ *                            4 the same, and sum and product are rounded to float32
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children; 16-31 their
  *                            probabilities, for is_v2 with fm_streams; 32 with fm_streams, unless
  *                            is_v2, the number that is searched for in them: 0 random.random()
@@ -152,8 +156,8 @@ typedef enum fm_sampling {
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels; 2 nonzero: with fm_streams the radius is
- *                            values[3] + values[4] random.random(), or if 2 to 4 as RANDOM_APPLY's
- *                            5 at 1 to 3; 0: it is values[0], and no number is drawn
+ *                            values[3] + values[4] random.random(), or if 2 to 5 as RANDOM_APPLY's
+ *                            5 at 1 to 4; 0: it is values[0], and no number is drawn
  *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
  *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
  *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;

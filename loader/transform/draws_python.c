@@ -22,6 +22,44 @@ bool fm_draws_python_crop(const fm_op *op, fm_mt19937 *generator, int32_t width,
     return false;
 }
 
+/* A number from 0 to 1, and a whole number below n. */
+static double share_of(fm_rng *rng) {
+    return rng->key.streams ? fm_python_random(&rng->key.streams->python) : (double)fm_rng_f32(rng);
+}
+
+static int32_t below(fm_rng *rng, double n) {
+    return (int32_t)(rng->key.streams ? fm_python_below(&rng->key.streams->python, (uint32_t)n)
+                                      : fm_rng_below(rng, (uint32_t)n));
+}
+
+bool fm_draws_efficient_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                             fm_box *crop) {
+    const double area = (double)width * (double)height;
+    const double least = op->scale[0] * area, most = op->scale[1] * area;
+    const int32_t n_attempts = (int32_t)op->values[4];
+    for (int32_t attempt = 0; attempt < n_attempts; attempt++) {
+        const double ratio = op->ratio[0] + (op->ratio[1] - op->ratio[0]) * share_of(rng);
+        double lowest = nearbyint(sqrt(least / ratio)), highest = nearbyint(sqrt(most / ratio));
+        if (highest * ratio > width) {
+            highest = floor((width + 0.5 - 1e-7) / ratio);
+            if (highest * ratio > width) highest--;
+        }
+        highest = fmin(highest, height);
+        lowest = fmin(lowest, highest);
+        const double rows = nearbyint(lowest + (highest - lowest) * share_of(rng));
+        const double columns = nearbyint(rows * ratio);
+        const double covered = columns * rows;
+        if (covered < least || covered > most) continue;
+        if (columns > width || rows > height || covered < op->values[3] * area) continue;
+        if (columns == width && rows == height) return false;
+        *crop = (fm_box){.width = (int32_t)columns, .height = (int32_t)rows};
+        crop->left = below(rng, width - columns + 1);
+        crop->top = below(rng, height - rows + 1);
+        return true;
+    }
+    return false;
+}
+
 void fm_draws_python_factors(const fm_op *op, fm_mt19937 *generator, double *factor_x,
                              double *factor_y) {
     const double *const v = op->values;
@@ -73,10 +111,14 @@ uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t w
 }
 
 /* numbers[0] + numbers[1] x, where x is, by source, random.random() (0), numpy.random.rand(), or
- * torch.rand(1) (3); with source 2 it is rounded once. */
+ * torch.rand(1) (3); with source 2 it is rounded once, with 4 x is torch's and all is float32. */
 static double draw_number(fm_streams *streams, double source, const double *numbers) {
     if (source == 0) return numbers[0] + numbers[1] * fm_python_random(&streams->python);
     if (source == 3) return numbers[0] + numbers[1] * (double)fm_torch_rand(&streams->torch);
+    if (source == 4) {
+        const float product = (float)numbers[1] * fm_torch_rand(&streams->torch);
+        return (double)((float)numbers[0] + product);
+    }
     const double share = fm_numpy_rand(&streams->numpy);
     return source == 2 ? fma(numbers[1], share, numbers[0]) : numbers[0] + numbers[1] * share;
 }

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "base/rng.h"
 #include "base/streams.h"
 #include "base/types.h"
 #include "feedmill/feedmill.h"
@@ -16,6 +17,12 @@
  * the crop is the central one then. */
 bool fm_draws_python_crop(const fm_op *op, fm_mt19937 *generator, int32_t width, int32_t height,
                           fm_box *crop);
+
+/* EfficientNet's random crop, as ResNeSt's ERandomCrop draws it; also without streams. Returns
+ * false if all attempts have failed, or the crop would be the whole image: it is the central one
+ * then. */
+bool fm_draws_efficient_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                             fm_box *crop);
 
 /* The factors of both sides of timm's ResizeKeepRatio.get_params(). */
 void fm_draws_python_factors(const fm_op *op, fm_mt19937 *generator, double *factor_x,

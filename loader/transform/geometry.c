@@ -40,11 +40,30 @@ static fm_box random_crop_of_timm(const fm_op *op, fm_mt19937 *generator, int32_
                : central_crop(op, width, height);
 }
 
+/* EfficientNet's central crop: a square, around which a margin of 32 pixels of the result is left
+ * out. The steps are those of ResNeSt's ECenterCrop and of Pillow's crop(). */
+static fm_box efficient_center(const fm_op *op, int32_t width, int32_t height) {
+    const double side = (double)op->height / (op->height + 32) * fm_min_i32(width, height);
+    const double top = nearbyint((height - side) / 2), left = nearbyint((width - side) / 2);
+    return (fm_box){.left = (int32_t)left,
+                    .top = (int32_t)top,
+                    .width = (int32_t)(nearbyint(left + side) - left),
+                    .height = (int32_t)(nearbyint(top + side) - top)};
+}
+
+static fm_box efficient_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
+    fm_box crop;
+    const bool is_drawn =
+        op->values[0] == 3 && fm_draws_efficient_crop(op, rng, width, height, &crop);
+    return is_drawn ? crop : efficient_center(op, width, height);
+}
+
 /* RandomResizedCrop.get_params, with the same steps in float32 and float64. timm's also accepts a
  * crop without pixels. MAE's does, too, and limits the first crop to the image. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
     if (rng->key.streams && op->values[0] == 1)
         return random_crop_of_timm(op, &rng->key.streams->python, width, height);
+    if (op->values[0] >= 3) return efficient_crop(op, rng, width, height);
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
     const float log_high = (float)fm_draws_log((float)op->ratio[1]);

@@ -87,6 +87,10 @@ static int check_values(size_t number, const fm_op *op, int first, int n, double
     return FM_OK;
 }
 
+/* Bound of parameters that may be any number. */
+#define MAX_NUMBER 1e9
+#define MAX_ATTEMPTS 1000 /* of EfficientNet's random crop */
+
 /* Sampling is done in float32: limits must be finite in float32, and ratios also not 0. */
 static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *error) {
     const double *const scale = op->scale, *const ratio = op->ratio;
@@ -101,8 +105,15 @@ static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *e
                             "op %zu (RandomResizedCrop): ratio is (%g, %g); allowed are values "
                             "within float32 with 0 < ratio[0] <= ratio[1]",
                             number, ratio[0], ratio[1]);
-    const int status = check_values(number, op, 0, 1, 0, 2, true, error);
-    return status ? status : check_size(number, op, error);
+    int status = check_values(number, op, 0, 1, 0, 4, true, error);
+    if (!status) status = check_values(number, op, 3, 1, 0, MAX_NUMBER, false, error);
+    if (!status) status = check_values(number, op, 4, 1, 0, MAX_ATTEMPTS, true, error);
+    if (!status) status = check_size(number, op, error);
+    if (status || op->values[0] < 3 || op->width == op->height) return status;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (RandomResizedCrop): EfficientNet's crops are resized to %d x %d "
+                        "pixels; allowed are squares",
+                        number, (int)op->height, (int)op->width);
 }
 
 /* Where an op's number of filters is among its values; 0: nowhere. */
@@ -158,8 +169,6 @@ static int check_affine_filter(size_t number, const fm_op *op, fm_error *error) 
                         FM_FILTER_BICUBIC, FM_FILTER_NEAREST);
 }
 
-/* Bound of parameters that may be any number. */
-#define MAX_NUMBER 1e9
 /* Of RANDOM_BLUR. */
 #define MAX_RADIUS 10
 
@@ -178,7 +187,7 @@ static int check_resize_keep_ratio(size_t number, const fm_op *op, fm_error *err
 static int check_blur(size_t number, const fm_op *op, fm_error *error) {
     const double *const radius = op->values + 3;
     int status = check_values(number, op, 0, 2, 0, MAX_RADIUS, false, error);
-    if (!status) status = check_values(number, op, 2, 1, 0, 4, true, error);
+    if (!status) status = check_values(number, op, 2, 1, 0, 5, true, error);
     if (status) return status;
     if (radius[0] >= 0 && radius[0] <= MAX_RADIUS && radius[0] + radius[1] >= 0 &&
         radius[0] + radius[1] <= MAX_RADIUS)
@@ -380,7 +389,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_RANDOM_APPLY:
         status = check_values(number, op, 1, 1, 0, FM_GREATER_OR_EQUAL, true, error);
         if (!status) status = check_values(number, op, 2, 3, -DBL_MAX, DBL_MAX, false, error);
-        if (!status) status = check_values(number, op, 5, 1, 0, 3, true, error);
+        if (!status) status = check_values(number, op, 5, 1, 0, 4, true, error);
         return status ? status : check_p(number, op, error);
     case FM_OP_COLOR_JITTER:
         return check_color_jitter(number, op, error);

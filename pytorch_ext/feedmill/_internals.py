@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
@@ -52,6 +53,7 @@ _NEEDED = {
         (_COLLATE, "default_collate_fn_map"),
         (_COLLATE, "collate_tensor_fn"),
         (_COLLATE, "collate_int_fn"),
+        (_COLLATE, "collate_numpy_array_fn"),
         ("torch.utils.data._utils.pin_memory", "pin_memory"),
         ("torch.multiprocessing.reductions", "reduce_tensor"),
         (_WORKER, "WorkerInfo"),
@@ -127,10 +129,13 @@ def _missing_attributes() -> list[str]:
 
 
 def why_collate_was_changed(*kinds: type) -> str:
-    """Text if torch's default_collate was customized for values of these types (torch.Tensor or
-    int); "" if not."""
+    """Text if torch's default_collate was customized for values of these types (torch.Tensor, int
+    or np.ndarray); "" if not."""
     functions = _find(_COLLATE, "default_collate_fn_map")
-    originals = {torch.Tensor: "collate_tensor_fn", int: "collate_int_fn"}
+    originals: dict[type, str] = {
+        torch.Tensor: "collate_tensor_fn", int: "collate_int_fn",
+        np.ndarray: "collate_numpy_array_fn",
+    }
     for kind in kinds:
         if _original(functions.get(kind)) is not _NEEDED[f"{_COLLATE}.{originals[kind]}"]:
             return f"torch's default_collate was changed for {kind.__name__.lower()}s"

@@ -349,7 +349,22 @@ def test_fast_collate_of_arrays(folder, num_workers):
             assert one.dtype == other.dtype and torch.equal(one, other)
             assert one.stride() == other.stride()
     list(feedmill.DataLoader(dataset, native="verify", **options))
-    assert "ToNumpy makes NumPy arrays" in feedmill.DataLoader(dataset).explain()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchs_collate_fn_of_arrays(folder, num_workers):
+    options = {"batch_size": 5, "num_workers": num_workers}
+    dataset = to_numpy(folder)
+    for native in ("require", "verify"):
+        loader = feedmill.DataLoader(dataset, native=native, **options)
+        for wanted, got in zip(DataLoader(dataset, **options), loader, strict=True):
+            assert type(got) is type(wanted) is list
+            for one, other in zip(wanted, got, strict=True):
+                assert one.dtype == other.dtype and torch.equal(one, other)
+                assert one.stride() == other.stride()
+    for others in ({"collate_fn": lambda samples: samples}, {"batch_size": None}):
+        text = feedmill.DataLoader(dataset, **options | others).explain()
+        assert "the samples hold NumPy arrays" in text
 
 
 @pytest.mark.parametrize("target", [True, 2.5, [0.0, 1.0], np.int64(3)])

@@ -1,6 +1,7 @@
 """Functions that several Python tests share."""
 
 import json
+import linecache
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 from pathlib import Path
 
 import feedmill
@@ -123,6 +125,17 @@ class Views:
 
     def __call__(self, image):
         return [transform(image) for transform in self.transforms]
+
+
+def module_of(source, old="", new="", name="module_of_test"):
+    """A module with a source, which is available as a file's; one text in it is replaced."""
+    assert not old or source.count(old) == 1, old
+    text = source.replace(old, new) if old else source
+    file = f"<{name} {abs(hash(text))}>"
+    linecache.cache[file] = len(text), None, text.splitlines(True), file
+    module = types.ModuleType(name)
+    exec(compile(text, file, "exec"), vars(module))
+    return module
 
 
 def numbered_folder(root, transform=None):

@@ -517,6 +517,31 @@ def by_torch(img):
     return ImageOps.invert(img) if torch.rand(2)[0] < 0.5 else img
 
 
+def of_bernoulli(expression):
+    """A function that inverts an image under a condition."""
+    name = f"<condition {expression}>"
+    text = f"def invert(img):\n    return ImageOps.invert(img) if {expression} else img\n"
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    scope = {"torch": torch, "ImageOps": ImageOps, "__name__": "made"}
+    exec(compile(text, name, "exec"), scope)
+    return scope["invert"]
+
+
+BERNOULLIS = [of_bernoulli(one) for one in (
+    "torch.bernoulli(torch.tensor(1)) == 0", "torch.bernoulli(torch.tensor([0.5])) == 0",
+    "torch.bernoulli(torch.tensor(0.5), generator=None) == 0", "torch.bernoulli(0.5) == 0",
+    "torch.bernoulli(torch.tensor(0.5, dtype=torch.float64)) == 0",
+    "torch.bernoulli(torch.tensor(0.5)) == 2", "torch.bernoulli(torch.tensor(0.5)) == 0.0",
+    "torch.bernoulli(torch.tensor(0.5)) > 0", "torch.bernoulli(torch.tensor(1.5)) == 0",
+    "torch.bernoulli(torch.tensor(0.5)) is None", "torch.rand(1) is None",
+    "torch.bernoulli(torch.tensor(0.5)) + 1 == 1",
+    "torch.bernoulli(torch.tensor(torch.rand(1))) == 0", "torch.bernoulli(torch.rand(1)) == 0",
+    "torch.bernoulli(torch.tensor(0.5)).item() == 0", "float(torch.bernoulli(torch.tensor(0.5))) == 0",
+    "torch.bernoulli(torch.tensor(0.5), 0.5) == 0", "torch.rand(1) * torch.rand(1) < 0.5",
+    "torch.rand(1) / 0 < 0.5", "float('0.1') < 0.5",
+)]
+
+
 def by_the_system(img):
     return ImageOps.invert(img) if random.SystemRandom().random() < 0.5 else img
 
@@ -626,7 +651,7 @@ GENERATOR, NUMPYS, SIX, LIMITS = random.Random(7), np.random.default_rng(7), (1,
     by_threshold(10**400), by_threshold(True), by_threshold("1"), on_a_rounded_number, by_torch,
     by_the_system, by_an_array, of_two_numbers, chained, on_the_size, made_before, by_a_subclass,
     in_other_orders, in_one_branch_or_the_other, with_a_mask, to_no_bits, by_an_attribute_of_unknown, calling_an_unknown, WithProperty(),
-    by_a_subclassed_generator, Steps(64), Nested(9),
+    by_a_subclassed_generator, Steps(64), Nested(9), *BERNOULLIS,
 ], ids=lambda one: getattr(one, "__name__", type(one).__name__))
 def test_these_are_left_to_torch(small_images, transform):
     dataset = ImageFolder(str(small_images), compose(HEAD, transform, TAIL))

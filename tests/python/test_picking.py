@@ -252,10 +252,6 @@ def radius_of_torch(img):
     return img.filter(ImageFilter.GaussianBlur(torch.rand(1)))
 
 
-def computed_by_torch(img):
-    return ImageOps.invert(img) if torch.rand(1) * 2 < 1 else img
-
-
 def double_of_torch(img):
     return ImageOps.invert(img) if torch.rand(1, dtype=torch.float64) < 0.5 else img
 
@@ -264,7 +260,7 @@ def double_of_torch(img):
     of_numpys_numbers, of_sized, of_arrays, of_many, of_too_many_numbers, of_combinations,
     several_at_once, two_at_once, as_a_list, without_replacement, of_a_string, with_wrong_weights,
     without_values, normal,
-    by_a_method, radius_of_torch, computed_by_torch, double_of_torch,
+    by_a_method, radius_of_torch, double_of_torch,
 ])
 def test_these_are_left_to_torch(function):
     states = random.getstate(), np.random.get_state()[1].tolist()

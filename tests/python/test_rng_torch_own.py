@@ -53,6 +53,22 @@ class VicregSolarization:
             return img
 
 
+class MsnBlur:
+    """As MSN's, with float() for a Pillow that takes no tensor as a radius."""
+
+    def __init__(self, p=0.5, radius_min=0.1, radius_max=2.):
+        self.prob = p
+        self.radius_min = radius_min
+        self.radius_max = radius_max
+
+    def __call__(self, img):
+        if torch.bernoulli(torch.tensor(self.prob)) == 0:
+            return img
+
+        radius = self.radius_min + torch.rand(1) * (self.radius_max - self.radius_min)
+        return img.filter(ImageFilter.GaussianBlur(radius=float(radius)))
+
+
 class TwoViews:
     """As VICReg's: the views have transforms of their own."""
 
@@ -107,6 +123,12 @@ def both(img):
     return img
 
 
+def picked_in_vain(img):
+    if random.randint(0, 1):
+        pass
+    return img
+
+
 def both_generators(img):
     if 1 - np.random.random() <= 0.65:
         img = ImageOps.invert(img)
@@ -135,6 +157,24 @@ def by_torch(img):
     return img
 
 
+def by_tensors(img):
+    if torch.bernoulli(torch.tensor(0.3)) == 1:
+        img = ImageOps.invert(img)
+    if torch.bernoulli(torch.tensor(0.7)) != 1:
+        img = ImageOps.solarize(img)
+    if 2 - torch.rand(1) * 1 <= 1.3:
+        img = ImageOps.equalize(img)
+    return img.filter(ImageFilter.GaussianBlur((torch.rand(1) * 2.3).item()))
+
+
+def by_differences_of_tensors(img):
+    if torch.rand(1) - 0.3 > 0.1:
+        img = ImageOps.invert(img)
+    if torch.bernoulli(torch.tensor(1.0)) != 0:
+        img = ImageOps.equalize(img)
+    return img.filter(ImageFilter.GaussianBlur(float(1.7 - torch.rand(1))))
+
+
 def always(img):
     return ImageOps.invert(img) if random.random() < 1.0 else img
 
@@ -151,11 +191,14 @@ OWN = {
     "both generators": [both_generators, DinoBlur(), VicregSolarization(0.5)],
     "deit": [v1.RandomChoice([GrayScale(1.0), DinoSolarization(1.0), DinoBlur(1.0)])],
     "order": [v1.RandomOrder([GrayScale(0.5), DinoBlur(), v1.RandomInvert()])],
+    "picked in vain": [picked_in_vain, DinoBlur(0.7)],
     "fixed": [blur_and_posterize, v1.RandomInvert()],
     "uniform": [invert_outside, always],
     "difference": [blur_by_difference],
     "twice": [twice, both],
     "torch": [by_torch, JITTER],
+    "msn": [JITTER, MsnBlur(), v1.RandomGrayscale(0.2), MsnBlur(0.1)],
+    "tensors": [by_tensors, by_differences_of_tensors],
     "numpy's uniform": [by_numpys_uniform, by_numpy],
     **{name: [function] for name, function in BY_PICKS.items()},
 }
@@ -173,7 +216,7 @@ def test_draws_of_maes_crop():
         check_draws(v1.Compose([crop, v1.RandomHorizontalFlip(), TAIL]))
 
 
-@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice", "numpy's uniform", "several picks", "torch"])
+@pytest.mark.parametrize("name", ["dino", "moco", "vicreg", "deit", "twice", "numpy's uniform", "several picks", "torch", "msn", "tensors"])
 def test_loaders(mixed, name):  # noqa: F811
     transform = v1.Compose([RandomResizedCrop(24), *OWN[name], TAIL])
     check_loader(ImageFolder(mixed, transform), num_workers=3)
@@ -247,6 +290,24 @@ def numpys_scaled_twice(img):
     return img.filter(ImageFilter.GaussianBlur(np.random.uniform(0.1, 0.7) * 1.3))
 
 
+def tensor_and_number(img):
+    return img.filter(ImageFilter.GaussianBlur((torch.rand(1) * 1.3).item() * 1.1))
+
+
+def tensor_scaled_twice(img):
+    return img.filter(ImageFilter.GaussianBlur(float(torch.rand(1) * 1.3 * 1.1)))
+
+
+def tensor_and_large_number(img):
+    return ImageOps.invert(img) if torch.rand(1) * 16777217 < 3e6 else img
+
+
+def bernoulli_before(img):
+    do = torch.bernoulli(torch.tensor(0.4))
+    img = img.filter(ImageFilter.GaussianBlur(torch.rand(1).item()))
+    return ImageOps.invert(img) if do == 1 else img
+
+
 def picked_before(img):
     radius = random.uniform(0.1, 2.0)
     if random.randint(0, 1):
@@ -256,7 +317,7 @@ def picked_before(img):
 
 OTHERS = [
     blur_drawn_before, drawn_in_vain, decided_later, divided, scaled_twice, numpys_scaled_twice,
-    picked_before,
+    picked_before, tensor_and_number, tensor_scaled_twice, tensor_and_large_number, bernoulli_before,
 ]
 
 
@@ -271,10 +332,22 @@ def test_other_orders_take_torchs_path(mixed, function):  # noqa: F811
     check_loader(dataset, native="auto", num_workers=2, epochs=1)
 
 
-def test_draws_without_effect_are_found(mixed):  # noqa: F811
-    text = feedmill.DataLoader(ImageFolder(mixed, v1.Compose([HEAD, not_needed, TAIL])),
-                               num_workers=2, rng="torch").explain()
-    assert text.startswith("torch's own path")
+def compared_with_none(img):
+    return ImageOps.invert(img) if random.random() is None else img
+
+
+def compared_in_vain(img):
+    do = random.random() < 0.5  # noqa: F841
+    return img
+
+
+@pytest.mark.parametrize(
+    "function", [not_needed, compared_with_none, compared_in_vain])
+def test_draws_without_effect_are_found(mixed, function):  # noqa: F811
+    dataset = ImageFolder(mixed, v1.Compose([HEAD, function, TAIL]))
+    for n_workers in (0, 2):
+        text = feedmill.DataLoader(dataset, num_workers=n_workers, rng="torch").explain()
+        assert text.startswith("torch's own path")
 
 
 def test_what_is_known_of_draws():
@@ -318,6 +391,8 @@ PIECES = [
     ["if np.random.uniform(0, 3) <= 1.1:", "    image = self.t(image)"],
     ["if torch.rand(1) < 0.3:", "    image = self.t(image)"],
     ["if 0.1 > torch.rand(1).item():", "    image = self.u(image)"],
+    ["if torch.bernoulli(torch.tensor(0.3)) == 0:", "    image = self.t(image)"],
+    ["image = blur(image, float(0.1 + torch.rand(1) * 1.9))"],
     ["if random.randint(0, 1):", "    image = self.t(image)"],
     ["k = np.random.randint(3)", "if k == 0:", "    image = self.t(image)", "elif k == 1:",
      "    image = self.u(image)"],

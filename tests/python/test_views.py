@@ -555,6 +555,12 @@ def with_one_radius(image):
     return [T1(image.filter(blur)), T1(image.filter(blur))]
 
 
+def draws_in_vain(image):
+    if random.random() is None:
+        return [T2(image), T1(image)]
+    return [T1(image), T2(image)]
+
+
 def yielding(image):
     yield T1(image)
     yield T2(image)
@@ -578,7 +584,7 @@ HOSTILE = (
     Counts(), Keeps(), once, the_same_twice, one_of_the_other, unchanged_too, one_is_lost,
     one_is_not_returned, as_dict, as_generator, nested, stacked, with_a_number, sometimes,
     some_of_them, by_size, too_many, far_too_many, reversed_list, inserted, of_a_default,
-    of_a_global, with_one_radius, yielding, in_turn, doubled, lambda image: [one(image) for one in FEWER],
+    of_a_global, with_one_radius, draws_in_vain, yielding, in_turn, doubled, lambda image: [one(image) for one in FEWER],
 )
 
 

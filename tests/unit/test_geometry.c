@@ -141,6 +141,30 @@ static void timms_crops_may_be_empty(void **state) {
     assert_int_equal(geometry.source.height, 2);
 }
 
+/* As ResNeSt's ECenterCrop, which Pillow's crop() rounds. */
+static void efficient_crops_leave_out_a_margin(void **state) {
+    (void)state;
+    /* width, height, size -> left, top, width, height */
+    static const int32_t cases[][7] = {
+        {500, 375, 224, 86, 23, 328, 328}, {375, 500, 224, 23, 86, 328, 328},
+        {224, 224, 224, 14, 14, 196, 196}, {33, 35, 224, 2, 3, 29, 29},
+        {1000, 3, 32, 499, 1, 1, 1},       {100, 97, 224, 8, 6, 85, 85},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int32_t *const c = cases[i];
+        fm_op op = random_crop(0.1, 1, 0.75, 1.5);
+        op.height = op.width = c[2];
+        op.values[0] = 4;
+        assert_box(located(&op, 1, c[0], c[1]).source, c[3], c[4], c[5], c[6]);
+        op.values[0] = 3; /* without attempts */
+        assert_box(located(&op, 1, c[0], c[1]).source, c[3], c[4], c[5], c[6]);
+    }
+    fm_op op = random_crop(0.1, 1, 0.75, 1.5);
+    op.height = op.width = 9;
+    op.values[0] = 4;
+    assert_unsupported(&op, 1, 1, 1, "a side without pixels");
+}
+
 /* round() of a half goes to the even number: 3.5 to 4, 2.5 to 2. */
 static void center_crop_rounds_halves_to_even(void **state) {
     (void)state;
@@ -303,6 +327,7 @@ int main(void) {
         cmocka_unit_test(resize_keeps_the_ratio_and_truncates),
         cmocka_unit_test(one_of_two_filters_is_drawn),
         cmocka_unit_test(timms_crops_may_be_empty),
+        cmocka_unit_test(efficient_crops_leave_out_a_margin),
         cmocka_unit_test(resize_keep_ratio_weighs_the_edges),
         cmocka_unit_test(center_crop_rounds_halves_to_even),
         cmocka_unit_test(halving_crops_as_adms),

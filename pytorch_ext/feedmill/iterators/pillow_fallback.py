@@ -25,6 +25,7 @@ from feedmill.iterators import timm_replay
 from feedmill.iterators.dataset_copies import copy_of
 from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.drawing import PilCall
+from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES, as_planned
 from feedmill.planner.lighting import Lighting
 from feedmill.planner.plan import (
@@ -191,6 +192,8 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return timm_replay.erased(step.transform, image, draws[0])
     if isinstance(step.transform, Lighting):
         return step.transform.with_numbers(image, draws[0][6])
+    if isinstance(step.transform, EfficientCrop):
+        return step.transform.of_box(image, *draws[0][1:5])
     if isinstance(step.transform, PilCall):
         return step.transform(image, draws[0][6])
     result = _with_draws(step, image, draws)(image)

@@ -20,7 +20,14 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from feedmill._ops import native
-from feedmill.planner import files, huggingface, tensor_files, timm_objects, webdatasets
+from feedmill.planner import (
+    adm_datasets,
+    files,
+    huggingface,
+    tensor_files,
+    timm_objects,
+    webdatasets,
+)
 from feedmill.planner.arrangements import PAIR, ArrangedSamples, described
 from feedmill.planner.array_datasets import (
     ArrayNode,
@@ -36,7 +43,7 @@ from feedmill.planner.attributes import NotUnderstood, mro_of
 from feedmill.planner.drawn_lookups import draw_from_python
 from feedmill.planner.folders import folder_arrangement, original_loaders
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_loader, read_own
-from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.plan import ARRAY, UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
     BaseDataset,
@@ -177,6 +184,8 @@ class _DatasetReader:
                 return self._read_npy_folder(dataset)
             if (images := images_of(dataset)) is not None:
                 return self._read_images(dataset, images)
+            if not self._calls_transforms and (node := adm_datasets.node_of(dataset)) is not None:
+                return node
         except UnsupportedError as error:
             self.add_reason(str(error))
             self._add_reasons_against_transform(dataset)
@@ -294,6 +303,7 @@ class _DatasetReader:
             base.is_image and not base.has_feedmill_item and base.arrangement == PAIR
             and not base.makes_samples
             and not isinstance(base.plan, RawPlan) and base.load is bases[0].load
+            and getattr(base.plan, "gives", None) != ARRAY
             for base in bases
         )
         if not is_plain or (not own.calls and len(bases) > 1):

@@ -21,11 +21,13 @@ from typing import Any
 import torch
 
 from feedmill._internals import FUNCTIONAL, V2_GEOMETRY
+from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.generators import (
     NUMPY,
     NUMPY_ROUNDED_ONCE,
     PYTHON,
     TORCH,
+    TORCH_TENSOR,
     numpys_uniform,
 )
 from feedmill.planner.halving_crops import HalvingCrop
@@ -96,8 +98,9 @@ class Draw:
         formula: (offset, factor), if it is offset + factor * random.random(), to the last bit;
             None: it is something else.
         source: the Draw of which this one was computed; None: it is itself the result of a call.
-        generator: PYTHON, NUMPY, NUMPY_ROUNDED_ONCE or TORCH, in place of random.random().
-        is_tensor: it is a tensor of one float32 number, with which the code may only compare.
+        generator: PYTHON or another of ``generators``, in place of random.random(). With
+            TORCH_TENSOR the formula is computed in float32.
+        is_tensor: it is a tensor of one float32 number.
 
     Raises:
         OverflowError: the numbers, or the distance between them, are not finite.
@@ -125,6 +128,18 @@ class Draw:
     def item(self) -> Draw:
         """The number in a tensor."""
         return Draw(self.low, self.high, self.formula, self.source, self.generator)
+
+
+class Bernoulli:
+    """The result of torch.bernoulli(): a tensor that is 1 if a number is less than p.
+
+    Args:
+        p: a probability, which torch compares in float32.
+    """
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+        self.draw = Draw(0, 1, (0.0, 1.0), generator=TORCH, is_tensor=True)
 
 
 class Condition:
@@ -227,12 +242,17 @@ def computed(
         for limit in (draw.low, draw.high)
     )
     formula = None
-    if draw.formula is not None:
-        number = other if is_left else one
-        formula = _formula_of(operation, is_left, float(number), *draw.formula)  # type: ignore[arg-type]
+    # torch computes with float32 numbers as long as they are tensors, Python in double.
+    number = other if is_left else one
+    assert not isinstance(number, Draw)
+    is_mixed = draw.generator == TORCH_TENSOR and not draw.is_tensor
+    is_large = draw.is_tensor and abs(number) > _MAX_OF_TENSORS
+    if draw.formula is not None and not is_mixed and not is_large:
+        formula = _formula_of(operation, is_left, float(number), *draw.formula)
     # Of a formula without an offset: so far there is only one product, and no sum.
     generator = NUMPY if draw.generator == NUMPY_ROUNDED_ONCE else draw.generator
-    return Draw(low, high, formula, draw.source, generator)
+    generator = TORCH_TENSOR if draw.is_tensor else generator
+    return Draw(low, high, formula, draw.source, generator, draw.is_tensor)
 
 
 def _formula_of(
@@ -278,6 +298,7 @@ def chance_of(less: Draw | float, greater: Draw | float) -> float | None:
 
 
 _MAX_LIMIT = 1e200
+_MAX_OF_TENSORS = 1e6  # with larger ints, or products, float32 rounds in other ways
 _LEAST_WIDTH = 1e-6
 _LEAST_CHANCE = 1e-5
 
@@ -494,7 +515,7 @@ _MAX_VALUE = 1e9
 
 
 # What stands in the place of a transform.
-STEPS = (PilCall, Chance, Choice, HalvingCrop)
+STEPS = (PilCall, Chance, Choice, HalvingCrop, EfficientCrop)
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:

@@ -40,10 +40,13 @@ from feedmill.planner.attributes import (
 from feedmill.planner.drawing import (
     TURNED,
     Ambiguous,
+    Bernoulli,
+    Chance,
     Condition,
     Draw,
     Events,
     Outcomes,
+    PilCall,
     Undecided,
     chance_of,
     computed,
@@ -58,7 +61,7 @@ from feedmill.planner.image_calls import (
     ImageValue,
 )
 from feedmill.planner.numpy_calls import ArrayCall, operator_of_array
-from feedmill.planner.picking import Pick
+from feedmill.planner.picking import Choice, Pick
 from feedmill.planner.sources import (
     Definition,
     definition_of,
@@ -121,9 +124,20 @@ def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
         return found
 
     try:
-        return in_order(follow_branches(evaluate), paths)
+        found = in_order(follow_branches(evaluate), paths)
     except Ambiguous as error:
         raise NotUnderstood(str(error)) from None
+    if not any(map(_is_random, found)) and any(
+        type(one) in (Draw, Pick) for events in paths for one, _ in events
+    ):
+        found.append(Chance(1.0, ()))  # stands for numbers that have no effect
+    return found
+
+
+def _is_random(transform: Any) -> bool:
+    """Whether a random number has an effect on a transform."""
+    is_drawn = type(transform) is PilCall and transform.draw is not None
+    return is_drawn or type(transform) in (Chance, Choice)
 
 
 def called(transform: Any) -> tuple[FunctionType, list[Any]]:
@@ -455,8 +469,6 @@ class Evaluator(ImageCalls):
         try:
             if not drawn:
                 return operation(one, other)
-            if drawn[0].is_tensor:
-                raise self._error(node, "it computes with a random tensor")
             self._use(node, drawn[0])
             return computed(operation, one, other)
         except (ZeroDivisionError, OverflowError):
@@ -542,6 +554,8 @@ class Evaluator(ImageCalls):
             for value in (one, other):
                 self._use(node, value)
             return self._condition(p, one, other, _COMPARISONS[type(operation)])
+        if type(one) is Bernoulli and isinstance(operation, ast.Eq | ast.NotEq):
+            return self._compared(node, one, other, isinstance(operation, ast.Eq))
         if isinstance(operation, ast.Is | ast.IsNot):
             if (type(one) in STAND_INS and other is not None) or type(other) in STAND_INS:
                 raise self._error(node, "it asks whether a random number is another object")
@@ -553,6 +567,17 @@ class Evaluator(ImageCalls):
             if isinstance(operation, ast.Eq | ast.NotEq):
                 return bool(one == other) is isinstance(operation, ast.Eq)
         raise self._error(node, "it compares other values than numbers and strings")
+
+    def _compared(self, node: ast.Compare, one: Bernoulli, other: Any, is_equal: bool) -> Condition:
+        """``torch.bernoulli(...) == 0``"""
+        if type(other) is not int or other not in (0, 1):
+            raise self._error(node, "it compares torch.bernoulli() with another number than 0 or 1")
+        is_less = (other == 1) is is_equal
+        p = chance_of(one.draw, one.p) if is_less else chance_of(one.p, one.draw)
+        if p is None:
+            raise self._error(node, "it compares something else than a random number")
+        self._use(node, one.draw)
+        return self._condition(p, one.draw, one.p, "<" if is_less else ">=")
 
     def _condition(self, p: float, one: Any, other: Any, comparison: str) -> Condition:
         draw, limit = (one, other) if type(one) is Draw else (other, one)

@@ -15,9 +15,9 @@ from feedmill._internals import TORCH_FUNCTIONS
 from feedmill.planner.untouched import is_original
 
 # How a number in [0, 1) is drawn: by random.random(), by numpy.random.rand(), by NumPy's code for
-# uniform(), where that rounds the sum only, or by torch.rand(1). As value 5 of a RandomApply, see
-# fm_op.
-PYTHON, NUMPY, NUMPY_ROUNDED_ONCE, TORCH = range(4)
+# uniform(), where that rounds the sum only, or by torch.rand(1), with which Python or torch
+# computes. As value 5 of a RandomApply, see fm_op.
+PYTHON, NUMPY, NUMPY_ROUNDED_ONCE, TORCH, TORCH_TENSOR = range(5)
 
 # Python's functions that call others of the generator, by name.
 _CALLED = {
@@ -28,6 +28,7 @@ _CALLED = {
     "choice": ("_randbelow", "getrandbits"),
 }
 _OF_NUMPY = ("rand", "random", "random_sample", "uniform", "randint", "choice")
+_OF_TORCH = ("rand", "bernoulli")
 _IN_PYTHON = {"randrange": "randrange", "_randbelow": "_randbelow_with_getrandbits"}
 
 
@@ -39,8 +40,8 @@ def drawing_function(function: Any) -> str:
         return f"random.{name}"
     if name in _OF_NUMPY and is_of_numpy(function, name):
         return f"numpy.{name}"
-    if name == "rand" and function.__qualname__ == f"{TORCH_FUNCTIONS}.rand":
-        return "torch.rand"
+    if name in _OF_TORCH and function.__qualname__ == f"{TORCH_FUNCTIONS}.{name}":
+        return f"torch.{name}"
     return ""
 
 

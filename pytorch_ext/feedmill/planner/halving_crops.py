@@ -1,5 +1,5 @@
 """Recognises calls of ``center_crop_arr()``, the central crop of ADM that DiT and SiT use: it
-halves the image several times before it resizes and crops it.
+halves the image several times before it resizes and crops it. ADM's own returns an array.
 
 The function's source must be this one; see ``fingerprints`` for what is ignored. Code that loops
 until an image is small enough is not evaluated.
@@ -35,8 +35,9 @@ def center_crop_arr(pil_image, image_size):
     arr = np.array(pil_image)
     crop_y = (arr.shape[0] - image_size) // 2
     crop_x = (arr.shape[1] - image_size) // 2
-    return Image.fromarray(arr[crop_y: crop_y + image_size, crop_x: crop_x + image_size])
+    return {result}
 """
+_CROPPED = "arr[crop_y: crop_y + image_size, crop_x: crop_x + image_size]"
 _MEANINGS = {"Image": "PIL.Image", "np": "numpy"}
 _BUILTINS = {"min": min, "round": round, "tuple": tuple}
 _FILTERS = {"BOX": 4, "BICUBIC": 3}
@@ -50,34 +51,47 @@ class HalvingCrop:
 
     Attributes:
         size: of the result's sides.
+        makes_array: the function returns an array; the call nevertheless returns an image.
     """
 
     function: FunctionType
     size: int
+    makes_array: bool = False
 
     def __call__(self, image: Any) -> Any:
-        return self.function(image, self.size)
+        from PIL import Image
+
+        cropped = self.function(image, self.size)
+        return Image.fromarray(cropped) if self.makes_array else cropped
 
 
-@functools.lru_cache(maxsize=1)
-def _hash() -> str:
-    return fingerprints.hash_of(ast.parse(_SOURCE).body[0])
+@functools.lru_cache(maxsize=2)
+def _hash(makes_array: bool) -> str:
+    result = _CROPPED if makes_array else f"Image.fromarray({_CROPPED})"
+    return fingerprints.hash_of(ast.parse(_SOURCE.format(result=result)).body[0])
 
 
-def halving_crop_of(function: FunctionType, size: Any) -> HalvingCrop | None:
+def halving_crop_of(
+    function: FunctionType, size: Any, makes_array: bool = False
+) -> HalvingCrop | None:
     """A call of the function with an image and a size; None: it is another function, or another
-    size than the native code takes. Runs none of its code."""
+    size than the native code takes. Runs none of its code.
+
+    Args:
+        makes_array: it must return an array, else an image.
+    """
     if type(size) is not int or not 1 <= size <= MAX_SIZE_PX:
         return None
     place = f"{function.__module__}:{function.__qualname__}"
-    if not fingerprints.is_known(function, place, {place: frozenset({_hash()})}, _MEANINGS):
+    known = {place: frozenset({_hash(makes_array)})}
+    if not fingerprints.is_known(function, place, known, _MEANINGS):
         return None
     are_builtins = getattr(function, "__builtins__", None) is vars(builtins) and all(
         vars(builtins).get(name) is value for name, value in _BUILTINS.items()
     )
     if not are_builtins or not _BUILTINS.keys().isdisjoint(function.__globals__):
         return None
-    return HalvingCrop(function, size) if _are_libraries_original() else None
+    return HalvingCrop(function, size, makes_array) if _are_libraries_original() else None
 
 
 def _are_libraries_original() -> bool:

@@ -15,7 +15,16 @@ import torch
 from feedmill.planner import numpy_calls
 from feedmill.planner.arithmetic import function_call, method_call
 from feedmill.planner.attributes import NotUnderstood
-from feedmill.planner.drawing import Condition, Draw, PilCall, blur_of, call_of, draw_of, is_blur
+from feedmill.planner.drawing import (
+    Bernoulli,
+    Condition,
+    Draw,
+    PilCall,
+    blur_of,
+    call_of,
+    draw_of,
+    is_blur,
+)
 from feedmill.planner.generators import drawing_function
 from feedmill.planner.halving_crops import halving_crop_of
 from feedmill.planner.numpy_calls import ArrayCall
@@ -23,7 +32,8 @@ from feedmill.planner.picking import Pick, pick_of
 
 _MAX_CALLS = 64
 # What stands for objects of other classes during the evaluation.
-STAND_INS = (Draw, Condition, PilCall)
+STAND_INS = (Draw, Condition, PilCall, Bernoulli)
+_TENSOR = torch.tensor  # another one is a script's replacement
 _LISTS = (list, tuple)
 
 
@@ -148,6 +158,8 @@ class ImageCalls:
                 return 3 if type(values) is ArrayShape else len(values)
         if numpy_calls.is_known(function):
             return self._called_with_array(node, function)
+        if function is float and is_plain:
+            return self._as_float(node)
         if (computed := self._computed(node, function)) is not None:
             return computed
         image = self._only_argument(node)
@@ -156,6 +168,13 @@ class ImageCalls:
         if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
+
+    def _as_float(self, node: ast.Call) -> Draw:
+        """``float(number)`` of a drawn one."""
+        drawn = self._value(node.args[0])
+        if type(drawn) is not Draw:
+            raise self._error(node, "it calls float() of something else than a random number")
+        return self._use(node, drawn).item() if drawn.is_tensor else drawn
 
     def _called_with_array(self, node: ast.Call, function: Any) -> Any:
         """``np.asarray(image)``, ``torch.from_numpy(image)``"""
@@ -271,6 +290,8 @@ class ImageCalls:
         name = drawing_function(function)
         if not name:
             return None
+        if name == "torch.bernoulli":
+            return self._bernoulli(node)
         if any(one.arg is None for one in node.keywords):
             raise self._error(node, "it calls something with a dict of arguments")
         arguments = self._unpacked(node)
@@ -285,6 +306,21 @@ class ImageCalls:
             raise self._error(node, "it draws a random number in an unknown way")
         self._events.append(drawn)
         return drawn
+
+    def _bernoulli(self, node: ast.Call) -> Bernoulli:
+        """``torch.bernoulli(torch.tensor(p))``"""
+        inner = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        is_tensor = isinstance(inner, ast.Call) and self._value(inner.func) is _TENSOR
+        if isinstance(inner, ast.Call) and is_tensor:
+            arguments, keywords = self._arguments(inner, inner.args)
+            is_float = len(arguments) == 1 and not keywords and type(arguments[0]) is float
+            # It is a tensor of the default type.
+            is_known = is_float and torch.get_default_dtype() is torch.float32
+            if is_known and 0 <= arguments[0] <= 1:
+                drawn = Bernoulli(arguments[0])
+                self._events.append(drawn.draw)
+                return drawn
+        raise self._error(node, "it calls torch.bernoulli() in an unknown way")
 
     def _unpacked(self, node: ast.Call) -> list[Any]:
         """The values of a call's positional arguments, among them those of ``*list``."""

@@ -31,6 +31,7 @@ from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import STEPS
+from feedmill.planner.efficient_crops import efficient_crop_of
 from feedmill.planner.evaluating import is_own, transforms_in
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.lighting import Lighting, lighting_of
@@ -123,8 +124,8 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     elif kind is FunctionType and (same := _object_for(transform)) is not None:
         yield same
         return
-    elif (lighting := lighting_of(transform)) is not None:
-        yield lighting
+    elif known := lighting_of(transform) or efficient_crop_of(transform):
+        yield known
         return
     else:
         try:

@@ -139,6 +139,11 @@ def crop_and_flip(size: int) -> tuple[Op, ...]:
     return crop, Op(RANDOM_HORIZONTAL_FLIP, p=0.5)
 
 
+def _is_central(op: Op) -> bool:
+    """Whether an op is EfficientNet's central crop, which draws nothing."""
+    return op.kind == RANDOM_RESIZED_CROP and op.values[:1] == (4.0,)
+
+
 def _keeps_ratio_only(op: Op) -> bool:
     """Whether an op is a ResizeKeepRatio without random changes."""
     is_fixed = op.kind == RESIZE_KEEP_RATIO and not op.values[2] and not op.values[6]
@@ -342,7 +347,7 @@ class Plan:
     def is_random(self) -> bool:
         """Whether the dataset or its transform may draw random numbers."""
         return self.draws_files or self.retries or any(
-            op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op)
+            op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op) and not _is_central(op)
             for view in self.views for op in view.ops
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate, default_convert
 
@@ -22,7 +23,7 @@ from feedmill.planner.arrangements import PAIR, Fields, OpenFields, Tree
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import TORCH_DTYPES, formatted
-from feedmill.planner.plan import NO_TENSOR, PIL, TENSOR
+from feedmill.planner.plan import ARRAY, NO_TENSOR, PIL, TENSOR
 from feedmill.planner.processes import is_forked
 from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
@@ -66,9 +67,10 @@ def _recognise(loader: Any) -> Support:
             "the dataset's samples hold dicts, lists or several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
         )
-    if changes_images and gives_pil(source):
+    if changes_images and (gives_pil(source) or _stacks_arrays(loader, source)):
+        what = "PIL images" if gives_pil(source) else "NumPy arrays"
         return unsupported(
-            "the samples are PIL images, to which dtype= and memory_format= are not applied; leave "
+            f"the samples are {what}, to which dtype= and memory_format= are not applied; leave "
             "them out"
         )
     given = options.dtype not in (None, TORCH_DTYPES.get(source.native_plan.dtype))
@@ -144,10 +146,19 @@ def _uncollated(loader: Any, source: Any) -> Sequence[str]:
         return ()
     if gives == PIL:
         return (NO_TENSOR,)
+    if _stacks_arrays(loader, source):
+        changed = why_collate_was_changed(np.ndarray)
+        return (changed,) if changed else ()
     return (
-        "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
-        "MaybePILToTensor",
+        "the samples hold NumPy arrays, which natively only torch's own collate_fn and timm's "
+        "fast_collate make batches of",
     )
+
+
+def _stacks_arrays(loader: Any, source: Any) -> bool:
+    """Whether the samples are NumPy arrays of which torch's own collate_fn makes batches."""
+    is_array = getattr(source.plan, "gives", TENSOR) == ARRAY
+    return is_array and has_default_collate(loader) and loader.batch_sampler is not None
 
 
 def _collate_reasons(loader: Any) -> list[str]:

@@ -30,6 +30,7 @@ from feedmill.planner.arguments import (
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import STEPS, Chance, PilCall
+from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, GEOMETRY, NotRead, flatten, module_of
@@ -73,7 +74,7 @@ class Step:
     def draws_in_order(self) -> bool:
         """Of one of STEPS: whether it is known to the last bit what it draws."""
         one = self.transform
-        if type(one) is HalvingCrop:
+        if type(one) in (HalvingCrop, EfficientCrop):
             return True
         if type(one) is PilCall:
             return one.draw is None or one.draw.formula is not None
@@ -91,11 +92,13 @@ class Step:
             return "a choice by a random number"
         if type(self.transform) is HalvingCrop:
             return self.transform.function.__name__
+        if type(self.transform) is EfficientCrop:
+            return type(self.transform.transform).__name__
         return type(self.transform).__name__
 
     def identity(self) -> list[Any]:
         """The user's objects that determine what the step does."""
-        if type(self.transform) is Lighting:
+        if type(self.transform) in (Lighting, EfficientCrop):
             return [self.transform.transform]
         if type(self.transform) in (TensorCall, ArrayCalls, tuple, *STEPS):
             return [one for child in self.children for one in child.identity()]
@@ -131,7 +134,7 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
 
 
 def call_ops(
-    call: PilCall | Chance | Choice | HalvingCrop, n_channels: int, depth: int = 0
+    call: PilCall | Chance | Choice | HalvingCrop | EfficientCrop, n_channels: int, depth: int = 0
 ) -> tuple[list[Op], Step]:
     """The ops of what the user's own function does with an image, and its step."""
     if isinstance(call, PilCall):
@@ -148,6 +151,9 @@ def call_ops(
         filters = FILTER_NAMES.index("bicubic"), FILTER_NAMES.index("box")
         op = Op(HALVING_CENTER_CROP, call.size, call.size, filter=filters[0])
         return [op._replace(values=(0.0, filters[1] + 1.0))], Step(call, (op.kind,), "")
+    if isinstance(call, EfficientCrop):
+        op = call.op(_filter_of_crop(call))
+        return [op], Step(call, (op.kind,), "")
     if depth == 8:
         raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
     if isinstance(call, Choice):
@@ -159,6 +165,25 @@ def call_ops(
     if numbers is not None:
         ops[0] = ops[0]._replace(values=(float(call.p == 1), *numbers))
     return ops, Step(call, tuple(op.kind for op in ops), "", tuple(step for _, step in children))
+
+
+def _filter_of_crop(crop: EfficientCrop) -> int:
+    """The fm_filter by which a crop is resized."""
+    name = type(crop.transform).__name__
+    resizes = [
+        geometry_op(one, type(one).__name__, module_of(one)) for one in crop.resizes
+        if module_of(one) in (V1, V2) and type(one).__name__ == "Resize"
+    ]
+    sizes = {(op.height, op.width) for op in resizes}
+    if len(resizes) < len(crop.resizes) or sizes != {(crop.size, crop.size)}:
+        raise UnsupportedError(
+            f"{name} resizes to another size than that of its square, which is not supported "
+            "natively"
+        )
+    filters = {op.filter for op in resizes}
+    if len(filters) > 1:
+        raise UnsupportedError(f"{name} resizes by two filters, which is not supported natively")
+    return filters.pop()
 
 
 def _choice_ops(choice: Choice, n_channels: int, depth: int) -> tuple[list[Op], Step]:

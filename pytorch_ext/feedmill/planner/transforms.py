@@ -31,6 +31,7 @@ from feedmill.planner.arguments import (
 from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
 from feedmill.planner.drawing import STEPS, Chance, PilCall
+from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import float_resize, resize_order
 from feedmill.planner.halving_crops import HalvingCrop
@@ -395,7 +396,7 @@ class _TransformReader:
             )
         return ops
 
-    def _read_call(self, call: PilCall | Chance | Choice | HalvingCrop) -> None:
+    def _read_call(self, call: PilCall | Chance | Choice | HalvingCrop | EfficientCrop) -> None:
         if self.pixels.failed:
             return
         if self.pixels.ramp is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from feedmill.planner.arguments import V1, V2
 from feedmill.planner.arithmetic import TensorCall
+from feedmill.planner.drawing import Draw
 from feedmill.planner.evaluating import Evaluator
 from feedmill.planner.image_calls import Convert, ImageValue
 from feedmill.planner.known import flatten
@@ -54,7 +55,9 @@ class ViewCalls(Evaluator):
         self._n_values = 0
 
     def check_order(self) -> None:
-        """Checks that random numbers are drawn for one image after the other."""
+        """Checks that random numbers are drawn for one image after the other, none in vain."""
+        if any(type(one) is Draw and not one.is_used for one in self._events):
+            raise self._error(self._definition.node, "it draws a random number that has no effect")
         if not all(map(_never_draws, self._late)):
             raise self._error(
                 self._definition.node,
