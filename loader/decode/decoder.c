@@ -1,5 +1,6 @@
 #include "decode/decoder.h"
 
+#include "decode/exif.h"
 #include "decode/jpeg.h"
 #include "decode/png.h"
 #include "decode/turned.h"
@@ -97,6 +98,16 @@ static fm_format detect_format(const uint8_t *bytes, size_t n_bytes) {
     return FM_FORMAT_JPEG;
 }
 
+/* Whether OpenCV decodes an image to the same pixels, and does not turn it. Some versions of it take
+ * another segment for EXIF data than other programs do. */
+static bool is_as_opencv(const fm_decoder *decoder, const fm_image_info *info, const uint8_t *bytes,
+                         size_t n_bytes) {
+    return decoder->format == FM_FORMAT_JPEG &&
+           (info->n_components == 3 || info->n_components == 1) &&
+           !fm_may_be_turned(FM_FORMAT_JPEG, bytes, n_bytes) &&
+           fm_exif_orientation(bytes, n_bytes) == 1;
+}
+
 typedef int jpeg_reader(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                         fm_error *error);
 
@@ -123,6 +134,9 @@ static int read_header(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes
     if (!status && decoder->rejected_formats & FM_REJECT_NOT_RGB &&
         (info->n_components != 3 || has_palette))
         return fm_error_set(error, FM_ERR_KIND, "an image that does not hold R, G and B");
+    if (!status && decoder->rejected_formats & FM_REJECT_NOT_AS_OPENCV &&
+        !is_as_opencv(decoder, info, bytes, n_bytes))
+        return fm_error_set(error, FM_ERR_KIND, "an image that OpenCV may decode otherwise");
     return status;
 }
 

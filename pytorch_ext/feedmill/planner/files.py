@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedmill.planner.equality import native_formats, why_not_jpegs
+from feedmill.planner.file_loaders import JPEG_SUFFIXES, FileLoader
 from feedmill.planner.folders import original_loaders
-from feedmill.planner.tensor_files import JPEG_SUFFIXES, UNCHANGED, TensorLoader
+from feedmill.planner.tensor_files import UNCHANGED, TensorLoader
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
 from feedmill.remote.sources import open_source
@@ -142,11 +143,11 @@ def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
     return []
 
 
-def reasons_against_tensor_files(loader: TensorLoader, paths: Sequence[str]) -> list[str]:
-    """As reasons_against_names(), for files that are loaded as tensors."""
+def reasons_against_loaded(loader: FileLoader, paths: Sequence[str]) -> list[str]:
+    """As reasons_against_names(), for files that another library loads."""
     if reasons := loader.reasons_against(paths):
         return reasons
-    if loader.mode == UNCHANGED:
+    if isinstance(loader, TensorLoader) and loader.mode == UNCHANGED:
         return reasons_against_modes(paths, f"pass mode='RGB' to {loader}()")
     return []
 

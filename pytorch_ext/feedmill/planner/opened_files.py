@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from feedmill.planner import tensor_files
+from feedmill.planner.file_loaders import GIVEN_ARRAY, GIVEN_REVERSED, GIVEN_RGB, FileLoader
 from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import ImageState, ImageValue
@@ -232,10 +233,13 @@ class FileEvaluator(ViewCalls):
         number = next((n for n, one in enumerate(self.paths) if path.is_same(one)), len(self.paths))
         if self.load is load and number < len(self.paths):
             return ImageValue(0, file=number)  # the same file once more
-        is_pil = type(load) is not tensor_files.TensorLoader
-        if self.inner is not None or self.load not in (None, load) or (self.paths and not is_pil):
+        given = load.given if isinstance(load, FileLoader) else GIVEN_RGB
+        is_other = self.paths and isinstance(load, FileLoader)
+        if self.inner is not None or self.load not in (None, load) or is_other:
             raise self._error(node, "it opens more than one file, in a way that is not supported")
         self.paths.append(path)
         self.load = load
-        self._state = None if load is open_as_is else ImageState(is_pil, "RGB")
+        is_array = given in (GIVEN_ARRAY, GIVEN_REVERSED)
+        state = ImageState(given == GIVEN_RGB, "RGB", is_array)
+        self._state = None if load is open_as_is else state
         return ImageValue(0, file=number)
