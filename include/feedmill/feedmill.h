@@ -578,10 +578,9 @@ typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP =
  * not hold exactly R, G and B: grayscale, CMYK, those with alpha and PNGs with a palette. */
 #define FM_REJECT_NOT_RGB 16u
 
-/* A further bit of rejected_formats, for callers that need OpenCV's pixels: images that its imread()
- * may decode to others than R, G and B as they are in the file. Those are all but JPEGs that are in
- * color or grayscale, and that it surely does not turn. */
-#define FM_REJECT_NOT_AS_OPENCV 32u
+/* A further bit of rejected_formats, for the pixels of OpenCV's imread(), torchcodec and the like:
+ * all images but JPEGs in color or grayscale that no program turns as their EXIF data says. */
+#define FM_REJECT_NOT_UPRIGHT_JPEG 32u
 
 /*
  * Where batches are delivered. With a device, the loader copies them from page-locked buffers to

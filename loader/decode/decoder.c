@@ -98,10 +98,10 @@ static fm_format detect_format(const uint8_t *bytes, size_t n_bytes) {
     return FM_FORMAT_JPEG;
 }
 
-/* Whether OpenCV decodes an image to the same pixels, and does not turn it. Some versions of it take
- * another segment for EXIF data than other programs do. */
-static bool is_as_opencv(const fm_decoder *decoder, const fm_image_info *info, const uint8_t *bytes,
-                         size_t n_bytes) {
+/* Whether an image is a JPEG in color or grayscale that no program turns. OpenCV 4 and torchcodec
+ * may take another segment for EXIF data than other programs do. */
+static bool is_upright_jpeg(const fm_decoder *decoder, const fm_image_info *info,
+                            const uint8_t *bytes, size_t n_bytes) {
     return decoder->format == FM_FORMAT_JPEG &&
            (info->n_components == 3 || info->n_components == 1) &&
            !fm_may_be_turned(FM_FORMAT_JPEG, bytes, n_bytes) &&
@@ -134,9 +134,9 @@ static int read_header(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes
     if (!status && decoder->rejected_formats & FM_REJECT_NOT_RGB &&
         (info->n_components != 3 || has_palette))
         return fm_error_set(error, FM_ERR_KIND, "an image that does not hold R, G and B");
-    if (!status && decoder->rejected_formats & FM_REJECT_NOT_AS_OPENCV &&
-        !is_as_opencv(decoder, info, bytes, n_bytes))
-        return fm_error_set(error, FM_ERR_KIND, "an image that OpenCV may decode otherwise");
+    if (!status && decoder->rejected_formats & FM_REJECT_NOT_UPRIGHT_JPEG &&
+        !is_upright_jpeg(decoder, info, bytes, n_bytes))
+        return fm_error_set(error, FM_ERR_KIND, "no JPEG, or CMYK, or one that may be turned");
     return status;
 }
 

@@ -20,7 +20,14 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from feedmill._ops import native
-from feedmill.planner import files, huggingface, tensor_files, timm_objects, webdatasets
+from feedmill.planner import (
+    files,
+    huggingface,
+    tensor_files,
+    timm_objects,
+    torchcodec_files,
+    webdatasets,
+)
 from feedmill.planner.arrangements import PAIR, ArrangedSamples, described
 from feedmill.planner.array_datasets import (
     ArrayNode,
@@ -504,7 +511,8 @@ class _DatasetReader:
             self.add_reason("torchvision's default_loader or pil_loader was replaced")
         elif not any(loader is original for original in originals):
             try:
-                return tensor_files.loader_of(loader) or read_loader(loader)
+                of_library = tensor_files.loader_of(loader) or torchcodec_files.loader_of(loader)
+                return of_library or read_loader(loader)
             except NotUnderstood as error:
                 self.add_reason(
                     "the dataset's loader is not torchvision's default_loader, nor understood to "

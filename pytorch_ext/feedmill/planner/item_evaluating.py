@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner import huggingface, tables, tensor_files
+from feedmill.planner import huggingface, tables, tensor_files, torchcodec_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.drawn_lookups import Drawing, drawing_of
@@ -547,7 +547,7 @@ class ItemEvaluator(RetryEvaluator):
         function = self._value(node.func)
         if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
-        if tensor_files.is_function(function):
+        if tensor_files.is_function(function) or torchcodec_files.is_function(function):
             return self._load_tensor(node, function)
         if (decoded := self._by_opencv(node, function)) is not None:
             return decoded

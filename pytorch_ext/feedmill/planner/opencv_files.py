@@ -18,7 +18,7 @@ import numpy as np
 
 from feedmill._ops import native
 from feedmill.planner.comparing import once, why_not
-from feedmill.planner.equality import made_jpegs
+from feedmill.planner.equality import differing_jpegs
 from feedmill.planner.file_loaders import (
     GIVEN_ARRAY,
     GIVEN_REVERSED,
@@ -90,7 +90,7 @@ class OpenCvLoader(FileLoader):
         steps: done with the array, in order.
     """
 
-    rejects = native.REJECT_NOT_AS_OPENCV
+    rejects = native.REJECT_NOT_UPRIGHT_JPEG
     turns = True
 
     def __init__(self, how: str, flags: int, steps: Sequence[str]) -> None:
@@ -191,16 +191,9 @@ def _differing(flags: int) -> list[str]:
     convert: Callable[..., Any] | None = function("cvtColor")
     if decode is None or convert is None:
         return ["none was decoded, as its functions were replaced"]
-    different = []
-    for number, data in enumerate(made_jpegs()):
-        found, decoded = native.image_header(data), native.imread(data, False, 1 << 20)
-        if type(decoded) is not tuple or not isinstance(found, tuple) or found[4] not in (1, 3):
-            continue
-        pixels, height, width = decoded
-        got = decode(np.frombuffer(data, np.uint8), flags)
-        if IS_BGR[flags] and got is not None:
-            got = convert(got, BGR_TO_RGB)
-        wanted = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
-        if got is None or got.dtype != np.uint8 or not np.array_equal(got, wanted):
-            different.append(str(number))
-    return different
+
+    def decoded(data: bytes) -> Any:
+        pixels = decode(np.frombuffer(data, np.uint8), flags)
+        return convert(pixels, BGR_TO_RGB) if IS_BGR[flags] and pixels is not None else pixels
+
+    return differing_jpegs(decoded)

@@ -9,7 +9,7 @@ import io
 from types import FunctionType
 from typing import Any
 
-from feedmill.planner import tensor_files
+from feedmill.planner import tensor_files, torchcodec_files
 from feedmill.planner.file_loaders import GIVEN_ARRAY, GIVEN_REVERSED, GIVEN_RGB, FileLoader
 from feedmill.planner.files import open_as_is, open_file_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
@@ -209,14 +209,21 @@ class FileEvaluator(ViewCalls):
         return None
 
     def _load_tensor(self, node: ast.Call, function: Any) -> ImageValue:
-        """A call of torchvision's decode_image() or read_image() of a path."""
+        """A call of torchvision's decode_image() or read_image(), or of torchcodec's functions, of
+        a path."""
         arguments, keywords = self._arguments(node, node.args)
-        first = "path" if function.__name__ == "read_image" else "input"
-        names = (first, "mode", "apply_exif_orientation")
+        library: Any = tensor_files
+        names = ("input", "mode", "apply_exif_orientation")
+        if function.__name__ == "read_image":
+            names = ("path", *names[1:])
+        if torchcodec_files.is_function(function):
+            library, names = torchcodec_files, torchcodec_files.ARGUMENTS
         given = {**dict(zip(names, arguments)), **keywords}
-        loader = tensor_files.loader_of(function, given)
+        loader = library.loader_of(function, given)
         is_known = len(given) == len(arguments) + len(keywords) and given.keys() <= set(names)
-        path = given.get(first)
+        path = given.get(names[0])
+        if library is torchcodec_files and len(arguments) > 1:
+            loader = None
         if type(path) is not Value or not is_known or loader is None:
             raise self._error(node, f"it calls {function.__name__}() in an unknown way")
         return self._loaded(node, path, loader)
