@@ -78,6 +78,23 @@ class Reverses(Files):
         return cv2.imdecode(np.fromfile(path, dtype=np.uint8), cv2.IMREAD_COLOR)
 
 
+def to_rgb(image):
+    if image is None:
+        raise ValueError("no image")
+    return cv2.cvtColor(image, code=cv2.COLOR_BGR2RGB)
+
+
+class Helps(Files):
+    def __getitem__(self, index):
+        return self.transform(to_rgb(cv2.imread(self.paths[index]))), self.labels[index]
+
+
+class TwoViews(Files):
+    def __getitem__(self, index):
+        image = Image.fromarray(to_rgb(cv2.imread(self.paths[index])))
+        return self.transform(image), self.transform(image)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     root = tmp_path_factory.mktemp("opencv")
@@ -116,6 +133,7 @@ def _image_of(batch):
 CASES = [
     (Converts, OF_ARRAYS), (Converts, TENSORS), (Converts, NUMPY), (Buffers, OF_IMAGES),
     (Directly, OF_ARRAYS), (Directly, V2), (Reverses, OF_ARRAYS), (Reverses, TENSORS),
+    (Helps, OF_ARRAYS), (TwoViews, OF_IMAGES),
 ]
 
 
@@ -339,6 +357,20 @@ class TwoImages(Files):
         return self.transform(image), self.transform(image)
 
 
+class ByPillow(Files):
+    """Decodes the same file twice."""
+
+    def __getitem__(self, index):
+        np.fromfile(self.paths[index], np.uint8)
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), 1
+
+
+class ConvertsView(Files):
+    def __getitem__(self, index):
+        image = cv2.imread(self.paths[index], cv2.IMREAD_COLOR_RGB)[:, :, ::-1]
+        return self.transform(cv2.cvtColor(image, cv2.COLOR_BGR2RGB)), 1
+
+
 class Kept(Files):
     def __getitem__(self, index):
         image = cv2.imread(self.paths[index], cv2.IMREAD_COLOR_RGB)
@@ -346,7 +378,7 @@ class Kept(Files):
 
 
 LEFT = [Bgr, TwiceConverted, Grey, Unchanged, ToHsv, Resizes, Half, Mirrors, Black, Or, Next,
-        ReadsTwice, ReadsAnother, ReadsBytesOfAnother, Signed, Part, IntoAnother, TwoImages, Kept]
+        ReadsTwice, ReadsAnother, ReadsBytesOfAnother, Signed, Part, IntoAnother, TwoImages, ByPillow, ConvertsView, Kept]
 
 
 def assert_left_to_torch(dataset):

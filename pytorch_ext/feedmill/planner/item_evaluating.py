@@ -625,6 +625,8 @@ class ItemEvaluator(RetryEvaluator):
                 raise self._error(node, "it does not convert the opened image to RGB first")
             image = self._loaded_lazily(node, image, open_as_is)
         if type(image) is Pixels:
+            if image.is_bgr and type(function) is FunctionType:  # which may convert it
+                return self._within(function, [image])
             image = self._image_of(node, image)
         return self._add(node, image, function)
 

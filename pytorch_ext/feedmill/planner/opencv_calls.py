@@ -27,6 +27,8 @@ from feedmill.planner.opencv_files import (
     IMREAD_STR,
     IS_BGR,
     REVERSE,
+    OpenCvLoader,
+    is_reversed,
 )
 from feedmill.planner.opened_files import File, FileEvaluator
 
@@ -82,7 +84,9 @@ class OpenCvEvaluator(FileEvaluator):
 
     def _check_files(self, node: ast.AST) -> None:
         super()._check_files(node)
-        if not all(any(path.is_same(one) for one in self.paths) for path in self._read):
+        is_by_opencv = type(self.load) is OpenCvLoader or not self._read
+        are_used = all(any(path.is_same(one) for one in self.paths) for path in self._read)
+        if not is_by_opencv or not are_used:
             raise self._error(node, "it opens a file that it does not return")
 
     def _execute(self, statement: ast.stmt) -> None:
@@ -199,6 +203,8 @@ class OpenCvEvaluator(FileEvaluator):
         values = [*given, *keywords.values()]
         if len(values) != 2 or type(values[0]) is not Pixels or not keywords.keys() <= {"code"}:
             raise self._error(node, _UNKNOWN_WAY.format("cv2.cvtColor"))
+        if is_reversed(values[0].steps):  # some versions may not take it
+            raise self._error(node, "it calls cv2.cvtColor of a view in reverse order")
         if type(values[1]) is not int or values[1] != BGR_TO_RGB:
             raise self._error(node, "it converts colors to something else than RGB")
         return self._with_step(values[0], CVT_COLOR, not values[0].is_bgr)
