@@ -14,6 +14,9 @@
 #define FM_HAVE_WEBP 0
 #endif
 
+/* OpenCV refuses larger images. */
+#define OPENCV_MAX_PIXELS (1 << 30)
+
 struct fm_decoder {
     fm_jpeg *jpeg;
     fm_png *png;      /* NULL without libspng */
@@ -104,6 +107,7 @@ static bool is_upright_jpeg(const fm_decoder *decoder, const fm_image_info *info
                             const uint8_t *bytes, size_t n_bytes) {
     return decoder->format == FM_FORMAT_JPEG &&
            (info->n_components == 3 || info->n_components == 1) &&
+           (int64_t)info->width * info->height <= OPENCV_MAX_PIXELS &&
            !fm_may_be_turned(FM_FORMAT_JPEG, bytes, n_bytes) &&
            fm_exif_orientation(bytes, n_bytes) == 1;
 }

@@ -166,7 +166,7 @@ def _n_made_by_opencv(kind, transform, files):
 def test_single_samples(files):
     compare(Converts([files["usual"], files["turned"], files["grey"]] * 2, OF_ARRAYS),
             batch_size=None)
-    loader = native_loader(Converts([files["turned"]], OF_ARRAYS), batch_size=1)
+    loader = native_loader(Converts([files["turned"], files["usual"]], OF_ARRAYS), batch_size=1)
     next(iter(loader))
     assert loader.draws(0, 0)  # of the image as OpenCV turns it
 
@@ -461,6 +461,15 @@ def test_most_files_are_no_jpegs(tmp_path):
         Image.open(save_jpeg(tmp_path / "one.jpg", 40, 30)).save(tmp_path / f"{number}.png")
     text = assert_left_to_torch(Converts(sorted(tmp_path.glob("*.png")), TENSORS))
     assert "only JPEGs" in text
+
+
+def test_most_files_are_turned(tmp_path):
+    """OpenCV would load them one by one."""
+    paths = [tmp_path / f"{number}.jpg" for number in range(5)]
+    for number, path in enumerate(paths):
+        save_jpeg(path, 40, 30, seed=number, orientation=6 if number < 3 else 1)
+    assert "turns most files" in assert_left_to_torch(Converts(paths, TENSORS))
+    compare(Converts(paths[2:], TENSORS))
 
 
 def test_hybrid_mode(files):

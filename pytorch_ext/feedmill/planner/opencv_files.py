@@ -139,9 +139,13 @@ class OpenCvLoader(FileLoader):
             version = getattr(sys.modules.get("cv2"), "__version__", "?")
             return why_not("decodes JPEGs", lambda: _differing(self._flags), f"OpenCV {version}")
 
-        if any(name.startswith(_LIMITS) for name in os.environ):
-            return f"the environment sets {_LIMITS}..., limits of the images that OpenCV decodes"
-        return once(("JPEGs by OpenCV", self._flags), compare)
+        return _why_limited() or once(("JPEGs by OpenCV", self._flags), compare)
+
+
+def _why_limited() -> str:
+    if not any(name.startswith(_LIMITS) for name in os.environ):
+        return ""
+    return f"environment variables limit the images that OpenCV decodes ({_LIMITS}...)"
 
 
 def is_reversed(steps: Sequence[str]) -> bool:

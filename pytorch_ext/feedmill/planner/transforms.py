@@ -91,6 +91,7 @@ from feedmill.planner.views import MAX_VIEW_OPS, views_in
 # What may make a PIL image or a tensor of an array.
 _OF_ARRAYS = ("ToPILImage", "ToTensor", "ToImage")
 
+
 @dataclass(frozen=True)
 class TransformPlan:
     """The result of read_transform().
