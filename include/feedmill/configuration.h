@@ -107,6 +107,11 @@ typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP =
  * not hold exactly R, G and B: grayscale, CMYK, those with alpha and PNGs with a palette. */
 #define FM_REJECT_NOT_RGB 16u
 
+/* A further bit of rejected_formats, for the pixels of OpenCV's imread(), torchcodec and the like:
+ * all images but JPEGs in color or grayscale, of at most 2^30 pixels, that no program turns as
+ * their EXIF data says. */
+#define FM_REJECT_NOT_UPRIGHT_JPEG 32u
+
 /*
  * Where batches are delivered. With a device, the loader copies them from page-locked buffers to
  * memory that the consumer provides (fm_loader_add_output()), on a stream and a thread of its own.

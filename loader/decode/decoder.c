@@ -1,5 +1,6 @@
 #include "decode/decoder.h"
 
+#include "decode/exif.h"
 #include "decode/jpeg.h"
 #include "decode/png.h"
 #include "decode/turned.h"
@@ -12,6 +13,9 @@
 #ifndef FM_HAVE_WEBP
 #define FM_HAVE_WEBP 0
 #endif
+
+/* OpenCV refuses larger images. */
+#define OPENCV_MAX_PIXELS (1 << 30)
 
 struct fm_decoder {
     fm_jpeg *jpeg;
@@ -97,6 +101,17 @@ static fm_format detect_format(const uint8_t *bytes, size_t n_bytes) {
     return FM_FORMAT_JPEG;
 }
 
+/* Whether an image is a JPEG in color or grayscale that no program turns. OpenCV 4 and torchcodec
+ * may take another segment for EXIF data than other programs do. */
+static bool is_upright_jpeg(const fm_decoder *decoder, const fm_image_info *info,
+                            const uint8_t *bytes, size_t n_bytes) {
+    return decoder->format == FM_FORMAT_JPEG &&
+           (info->n_components == 3 || info->n_components == 1) &&
+           (int64_t)info->width * info->height <= OPENCV_MAX_PIXELS &&
+           !fm_may_be_turned(FM_FORMAT_JPEG, bytes, n_bytes) &&
+           fm_exif_orientation(bytes, n_bytes) == 1;
+}
+
 typedef int jpeg_reader(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                         fm_error *error);
 
@@ -123,6 +138,9 @@ static int read_header(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes
     if (!status && decoder->rejected_formats & FM_REJECT_NOT_RGB &&
         (info->n_components != 3 || has_palette))
         return fm_error_set(error, FM_ERR_KIND, "an image that does not hold R, G and B");
+    if (!status && decoder->rejected_formats & FM_REJECT_NOT_UPRIGHT_JPEG &&
+        !is_upright_jpeg(decoder, info, bytes, n_bytes))
+        return fm_error_set(error, FM_ERR_KIND, "no JPEG, or CMYK, or one that may be turned");
     return status;
 }
 

@@ -144,6 +144,7 @@ int exec_module(PyObject *module) {
                      {"FORMAT_WEBP", FM_FORMAT_WEBP},
                      {"REJECT_TURNED", FM_REJECT_TURNED},
                      {"REJECT_NOT_RGB", FM_REJECT_NOT_RGB},
+                     {"REJECT_NOT_UPRIGHT_JPEG", FM_REJECT_NOT_UPRIGHT_JPEG},
                      {"MAPPING_AFFINE", FM_MAPPING_AFFINE},
                      {"MAPPING_PERSPECTIVE", FM_MAPPING_PERSPECTIVE},
                      {"OPERATION_BLEND", FM_OPERATION_BLEND},

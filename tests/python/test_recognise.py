@@ -345,6 +345,9 @@ def test_the_cpu_as_default_device_changes_nothing(small_images):
 def test_a_different_image_backend(small_images, monkeypatch):
     monkeypatch.setattr("torchvision._image_backend", "accimage")
     assert "image backend is accimage" in feedmill.DataLoader(folder(small_images)).explain()
+    for kind in (torch.utils.data.DataLoader, feedmill.DataLoader):
+        with pytest.raises(ModuleNotFoundError, match="accimage"):  # it is not on PyPI
+            next(iter(kind(folder(small_images))))
 
 
 def test_the_suffixes_of_most_files_decide(tmp_path):

@@ -28,30 +28,34 @@ _ZNK3c104cuda10CUDAStream5queryEv _ZNK3c104cuda10CUDAStream6streamEv
 """.split()
 
 
+def load_stubs(libraries, functions):
+    """Loads a stub of each library, for what is linked to these. Raises OSError or
+    CalledProcessError."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise OSError("they need a CUDA build of torch, or a compiler to make a stub of it")
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "stub.c")
+        with open(source, "w") as file:
+            file.writelines(f"void {one}(void) {{ __builtin_trap(); }}\n" for one in functions)
+        for name in libraries:
+            path = os.path.join(folder, name)
+            subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", path, source],
+                           check=True)
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
 @functools.cache
 def why_not():
     """Loads the decoders. Returns the reason why they can't be used; "" if they can."""
     image = torchvision.io.image
     if image._has_image_ops():
         return ""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return "torchvision's decoders need a CUDA build of torch, or a compiler to make a stub of it"
-    folder = tempfile.mkdtemp()
     try:
-        source = os.path.join(folder, "stub.c")
-        with open(source, "w") as file:
-            file.writelines(f"void {one}(void) {{ __builtin_trap(); }}\n" for one in _FUNCTIONS)
-        for name in _LIBRARIES:
-            path = os.path.join(folder, name)
-            subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", path, source],
-                           check=True)
-            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        load_stubs(_LIBRARIES, _FUNCTIONS)
         torch.ops.load_library(os.path.join(os.path.dirname(torchvision.__file__), "image.so"))
     except (OSError, subprocess.CalledProcessError) as error:
         return f"torchvision's decoders can't be loaded: {error}"
-    finally:
-        shutil.rmtree(folder)
     image._has_image_ops = lambda: True
     return ""
 

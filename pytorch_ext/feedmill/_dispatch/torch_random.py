@@ -9,14 +9,14 @@ from typing import Any
 
 from feedmill.iterators.collating import may_draw
 from feedmill.iterators.global_generators import drawing_from
-from feedmill.iterators.pillow_fallback import size_of, transformed
+from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import image_of, is_same
 from feedmill.planner.drawn_lookups import looking_up_with
 from feedmill.planner.formats import as_planned
 from feedmill.planner.plan import TENSOR, Plan
 from feedmill.planner.random_states import States, seeded_states, streams_of
-from feedmill.planner.samples import Item, Source
+from feedmill.planner.samples import Item, Source, size_of
 from feedmill.planner.steps import Step
 from feedmill.planner.torchs_draws import draws_in_vain, reasons_against_steps
 from feedmill.remote.sources import is_remote

@@ -163,7 +163,7 @@ def is_surely_upright(data: bytes) -> bool:
 
 def _exif_of(data: bytes) -> list[bytes] | None:
     """The EXIF segments before the first scan, from their TIFF header on; None if the segments
-    can't be told apart, or if there are several."""
+    can't be told apart, if there are several, or if another one may be taken for one."""
     found: list[bytes] = []
     at = 2
     while at + 4 <= len(data) and data[at] == 0xFF:
@@ -174,6 +174,8 @@ def _exif_of(data: bytes) -> list[bytes] | None:
             return None
         if marker == _APP1 and data.startswith(b"Exif\0\0", at + 4):
             found.append(data[at + 10 : at + 2 + size])
+        elif marker == _APP1 and data[at + 12 : at + 14] in _TIFF:
+            return None  # OpenCV 4 does not look at the name of EXIF's segment
         at += 2 + size
     return None
 
@@ -181,6 +183,7 @@ def _exif_of(data: bytes) -> list[bytes] | None:
 # Markers: the first of a header; a fill byte; of a scan; of EXIF tags; those without a size.
 _FRAMES, _FILL, _SCAN, _APP1 = 0xC0, 0xFF, 0xDA, 0xE1
 _BARE = range(0xD0, 0xDA)
+_TIFF = (b"*\0", b"\0*")  # in the TIFF header, in either byte order
 
 
 def _says_upright(tags: bytes) -> bool:

@@ -39,7 +39,7 @@ from feedmill.planner.plan import (
     Plan,
 )
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import BaseDataset, Item
+from feedmill.planner.samples import BaseDataset, Item, size_of
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_hashes import AUGMENT
 from feedmill.planner.timm_objects import ERASING
@@ -120,14 +120,6 @@ def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:
     dataset = copy_of(base_dataset, lambda image: transformed(base_dataset, image, draws_of))
     image, target = dataset[item.index]
     return image, target
-
-
-def size_of(image: Any) -> tuple[int, int]:
-    """(width, height) of a PIL image, or of a tensor (channels, height, width)."""
-    if isinstance(image, torch.Tensor):
-        return image.shape[-1], image.shape[-2]
-    size: tuple[int, int] = image.size
-    return size
 
 
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:

@@ -23,7 +23,6 @@ from feedmill.iterators.pillow_fallback import (
     draws_from,
     each_step,
     run_steps,
-    size_of,
     transformed,
 )
 from feedmill.iterators.single_samples import run_one
@@ -41,7 +40,7 @@ from feedmill.planner.plan import (
 )
 from feedmill.planner.random_states import streams_of
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import Item, Source
+from feedmill.planner.samples import Item, Source, size_of
 from feedmill.planner.steps import Step
 
 

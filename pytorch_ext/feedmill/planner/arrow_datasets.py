@@ -264,7 +264,7 @@ class ArrowDataset:
         return BaseDataset(
             self._table.dataset, self.find, self._table.load, True, "transform", read.plan,
             read.steps, arrangement=Fields(self._function.keys, parts),
-            with_transform=self._with_transform, views=read.views, is_turned=True,
+            with_transform=self._with_transform, views=read.views, is_turned=True, is_arrow=True,
             left=self._function.left,
         )
 

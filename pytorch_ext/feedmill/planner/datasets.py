@@ -26,6 +26,7 @@ from feedmill.planner import (
     huggingface,
     tensor_files,
     timm_objects,
+    torchcodec_files,
     webdatasets,
 )
 from feedmill.planner.arrangements import PAIR, ArrangedSamples, described
@@ -41,6 +42,7 @@ from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.arrow_datasets import ArrowDataset, ArrowSource
 from feedmill.planner.attributes import NotUnderstood, mro_of
 from feedmill.planner.drawn_lookups import draw_from_python
+from feedmill.planner.file_loaders import GIVEN_ANY, GIVEN_RGB, FileLoader
 from feedmill.planner.folders import folder_arrangement, original_loaders
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_loader, read_own
 from feedmill.planner.plan import ARRAY, UnsupportedError
@@ -55,12 +57,8 @@ from feedmill.planner.samples import (
     unsupported,
 )
 from feedmill.planner.steps import Step
-from feedmill.planner.tensor_files import TensorLoader
 from feedmill.planner.timm_tars import TarSamples
 from feedmill.planner.transforms import (
-    GIVEN_ANY,
-    GIVEN_RGB,
-    GIVEN_TENSOR,
     TransformPlan,
     converts_first,
     read_transform,
@@ -113,7 +111,7 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
         return Support(ArraySource(dataset, node))
-    if any(base.is_turned for base in node.base_datasets):
+    if any(base.is_arrow for base in node.base_datasets):
         return Support(ArrowSource(dataset, node))
     is_plain = isinstance(node.base_datasets[0].plan, RawPlan)
     return Support((RawSource if is_plain else Source)(dataset, node))
@@ -225,8 +223,8 @@ class _DatasetReader:
     def _read_own(self, dataset: Any, own: OwnDataset, depth: int) -> Any:
         """The node of a dataset whose __getitem__ was understood."""
         load = own.load
-        is_tensor = type(load) is TensorLoader
-        if not is_tensor:
+        is_other = isinstance(load, FileLoader)
+        if not is_other:
             self.add_reasons(files.reasons_against_opening())
         steps: tuple[Step, ...] = ()
         views: tuple[tuple[Step, ...], ...] = ()
@@ -236,8 +234,8 @@ class _DatasetReader:
         paths = [] if is_arrow or own.inner is not None else own.some_paths(files.probed)
         if own.table is not None:
             self.add_reasons(own.table.reasons())
-        elif is_tensor:
-            self.add_reasons(files.reasons_against_tensor_files(load, paths))
+        elif is_other:
+            self.add_reasons(files.reasons_against_loaded(load, paths))
         elif own.inner is None:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(paths))
@@ -280,7 +278,8 @@ class _DatasetReader:
         base = BaseDataset(
             dataset, own.find, load, is_arrow, "transform", plan, steps,
             is_image=_is_rgb(load), arrangement=own.arrangement, with_transform=own.with_transform,
-            is_turned=is_arrow, views=views, rejects=_rejects(load),
+            is_turned=is_arrow or _is_turned(load), is_arrow=is_arrow, views=views,
+            rejects=_rejects(load),
             keeps_mode=_keeps_mode(load, paths), converts=converts, n_files=own.n_files,
         )
         of = "" if own.inner is None else f" of {node.kind}"
@@ -391,11 +390,12 @@ class _DatasetReader:
             return self.add_reasons(read.reasons)
         if read.converts:
             load = files.open_rgb
-        paths = _some_paths(dataset) if type(load) is TensorLoader else []
+        paths = _some_paths(dataset) if isinstance(load, FileLoader) else []
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
             is_image=_is_rgb(load), arrangement=arrangement, with_transform=with_transform,
-            makes_samples=makes_samples, with_own_files=with_own_files, views=read.views,
+            makes_samples=makes_samples, with_own_files=with_own_files, is_turned=_is_turned(load),
+            views=read.views,
             rejects=_rejects(load), keeps_mode=_keeps_mode(load, paths), converts=read.converts,
         )
         return BaseNode(base, kind or type(dataset).__name__)
@@ -475,9 +475,9 @@ class _DatasetReader:
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
         load = self._loader_of(dataset)
-        if type(load) is TensorLoader:
+        if isinstance(load, FileLoader):
             self.add_reasons(files.reasons_against_samples(dataset.samples))
-            self.add_reasons(files.reasons_against_tensor_files(load, _some_paths(dataset)))
+            self.add_reasons(files.reasons_against_loaded(load, _some_paths(dataset)))
         else:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_opening())
@@ -516,7 +516,8 @@ class _DatasetReader:
             self.add_reason("torchvision's default_loader or pil_loader was replaced")
         elif not any(loader is original for original in originals):
             try:
-                return tensor_files.loader_of(loader) or read_loader(loader)
+                of_library = tensor_files.loader_of(loader) or torchcodec_files.loader_of(loader)
+                return of_library or read_loader(loader)
             except NotUnderstood as error:
                 self.add_reason(
                     "the dataset's loader is not torchvision's default_loader, nor understood to "
@@ -635,23 +636,28 @@ def _some_paths(folder: Any) -> list[str]:
 
 def _given(load: Any) -> str:
     """What a dataset's transform is given, as read_transforms()' argument."""
-    if type(load) is TensorLoader:
-        return GIVEN_TENSOR
+    if isinstance(load, FileLoader):
+        return load.given
     return GIVEN_ANY if load is files.open_as_is else GIVEN_RGB
 
 
 def _rejects(load: Any) -> int:
     """Images that only a dataset's own load() can load."""
-    if type(load) is TensorLoader:
-        return tensor_files.REJECTED
+    if isinstance(load, FileLoader):
+        return load.rejects
     # What Pillow says of a WebP image's alpha is not compared.
     is_converted = load not in (files.open_as_is, files.open_only_rgb)
     return 0 if is_converted else native.REJECT_NOT_RGB | native.FORMAT_WEBP
 
 
 def _is_rgb(load: Any) -> bool:
-    """Whether load() returns PIL images that it has converted to RGB."""
-    return type(load) is not TensorLoader and load is not files.open_as_is
+    """Whether load() returns PIL images that it has converted to RGB by Pillow."""
+    return not isinstance(load, FileLoader) and load is not files.open_as_is
+
+
+def _is_turned(load: Any) -> bool:
+    """As BaseDataset.is_turned."""
+    return isinstance(load, FileLoader) and load.turns
 
 
 def _why_not_files(own: OwnDataset, plan: Any, views: Sequence[Sequence[Step]]) -> str:
@@ -672,7 +678,7 @@ def _keeps_mode(load: Any, paths: Sequence[str]) -> bool:
     Args:
         paths: of some of the files, if load() makes tensors.
     """
-    if type(load) is TensorLoader:
+    if isinstance(load, FileLoader):
         return load.may_differ(paths)
     return load is files.open_as_is
 

@@ -124,6 +124,22 @@ def colored_jpegs() -> list[tuple[str, bytes]]:
     return [(name, data) for name, data in _jpegs() if name not in ("grey", "CMYK")]
 
 
+def differing_jpegs(decode: Callable[[bytes], np.ndarray | None]) -> list[str]:
+    """The names of made JPEGs, in color or grayscale, of which decode() makes another array
+    (height, width, 3) than the native decoder."""
+    different = []
+    for name, data in _jpegs():
+        decoded = native.imread(data, False, _MAX_PIXELS)
+        if name == "CMYK" or type(decoded) is not tuple:
+            continue
+        pixels, height, width = decoded
+        got = decode(data)
+        wanted = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        if got is None or got.dtype != np.uint8 or not np.array_equal(got, wanted):
+            different.append(name)
+    return different[:_MAX_NAMED]
+
+
 def made_jpegs() -> list[bytes]:
     """The JPEGs that are compared with Pillow, for comparing with other decoders."""
     return [data for _, data in _jpegs()]

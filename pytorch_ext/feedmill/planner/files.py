@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from feedmill.planner.equality import native_formats, why_not_jpegs
+from feedmill.planner.file_loaders import JPEG_SUFFIXES, FileLoader
 from feedmill.planner.folders import original_loaders
-from feedmill.planner.tensor_files import JPEG_SUFFIXES, UNCHANGED, TensorLoader
+from feedmill.planner.tensor_files import UNCHANGED, TensorLoader
 from feedmill.planner.untouched import is_original, type_name
 from feedmill.planner.wrappers import forwards_to
 from feedmill.remote.sources import open_source
@@ -22,6 +23,7 @@ _SUFFIXES = {
 }
 _PROBED_SAMPLES = 10000
 _N_MODES = 16
+_ORIENTATION = 0x0112  # EXIF's tag
 
 
 def load_rgb(path: Any) -> Any:
@@ -134,16 +136,7 @@ def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
     Args:
         advice: what converts them.
     """
-    from PIL import Image
-
-    for path in paths[:: max(1, len(paths) // _N_MODES)]:
-        if not os.path.isfile(path):  # a pipe would block
-            continue
-        try:
-            with Image.open(path) as image:
-                mode = image.mode
-        except Exception:  # its error is raised at its turn
-            continue
+    for path, mode, _ in _some_headers(paths):
         if mode != "RGB":
             return [
                 f"{path} is an image of mode {mode}, and the dataset does not convert it to RGB, "
@@ -152,13 +145,42 @@ def reasons_against_modes(paths: Sequence[str], advice: str) -> list[str]:
     return []
 
 
-def reasons_against_tensor_files(loader: TensorLoader, paths: Sequence[str]) -> list[str]:
-    """As reasons_against_names(), for files that are loaded as tensors."""
+def _some_headers(paths: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+    """(path, mode, a JPEG's EXIF orientation or 1) of some image files that Pillow can open."""
+    from PIL import Image
+
+    for path in paths[:: max(1, len(paths) // _N_MODES)]:
+        if not os.path.isfile(path):  # a pipe would block
+            continue
+        try:
+            with Image.open(path) as image:
+                # Of other formats, Pillow may decode the image to find EXIF data.
+                exif = image.getexif() if image.format == "JPEG" else {}
+                found = path, image.mode, exif.get(_ORIENTATION, 1)
+        except Exception:  # its error is raised at its turn
+            continue
+        yield found
+
+
+def reasons_against_loaded(loader: FileLoader, paths: Sequence[str]) -> list[str]:
+    """As reasons_against_names(), for files that another library loads."""
     if reasons := loader.reasons_against(paths):
         return reasons
-    if loader.mode == UNCHANGED:
+    if isinstance(loader, TensorLoader) and loader.mode == UNCHANGED:
         return reasons_against_modes(paths, f"pass mode='RGB' to {loader}()")
-    return []
+    return _reasons_against_turned(loader, paths) if loader.turns else []
+
+
+def _reasons_against_turned(loader: FileLoader, paths: Sequence[str]) -> list[str]:
+    """A reason if a loader turns most files, which it would load one by one."""
+    found = list(_some_headers(paths))
+    n_others = sum(mode == "CMYK" or turn != 1 for _, mode, turn in found)
+    if 2 * n_others <= len(found):
+        return []
+    return [
+        f"{loader} turns most files as their EXIF data says, or they are CMYK ({n_others} of "
+        f"{len(found)} sampled files), which is not done natively"
+    ]
 
 
 def reasons_against_names(paths: Sequence[str]) -> list[str]:

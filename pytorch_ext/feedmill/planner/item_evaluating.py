@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.planner import huggingface, tables, tensor_files
+from feedmill.planner import huggingface, tables, tensor_files, torchcodec_files
 from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.computed_values import (
@@ -49,6 +49,7 @@ from feedmill.planner.looked_up import (
     sum_of,
     unpacked,
 )
+from feedmill.planner.opencv_calls import Encoded, Pixels
 from feedmill.planner.opened_files import File, Opened
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raising import RaisingEvaluator
@@ -79,7 +80,7 @@ class _Row:
 # Hold parts of a sample.
 _HOLDERS = (Sample, DictSample, MadeList)
 # Stand for what is looked up.
-_UNKNOWN = (Value, *_HOLDERS, File, Opened, _Row, tables.Table)
+_UNKNOWN = (Value, *_HOLDERS, File, Opened, Encoded, Pixels, _Row, tables.Table)
 _MOST_LEVELS = 8  # of lists and dicts in a sample
 _MOST_PARTS = 1024
 _MOST_ELEMENTS = 64  # of a list or dict of transforms
@@ -212,9 +213,12 @@ class ItemEvaluator(RaisingEvaluator):
 
     def loader(self) -> Any:
         """How a function loads the file of the path that it is given, as OwnDataset.load."""
+        self._argument = self._index
         node, result = self._definition.node, self.result([self._index])
         if type(result) is Opened and result.load is open_rgb and self.load is None:
             result = self._loaded_lazily(node, result, open_as_is)
+        if type(result) is Pixels:
+            result = self._image_of(node, result)
         if self.retries:
             raise self._error(node, "it catches errors")
         if type(result) is not ImageValue or self.paths != [self._index] or self._calls:
@@ -264,6 +268,8 @@ class ItemEvaluator(RaisingEvaluator):
                 self._set_field(node, made, self._value(key) if key else None, self._value(one))
             return made
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            if self._is_reversal(node):
+                return self._reversed(node)
             if isinstance(node.slice, ast.Slice):
                 return self._slice(node, node.slice, self._value(node.value))
             return self._item(node, self._value(node.value), self._value(node.slice))
@@ -599,6 +605,8 @@ class ItemEvaluator(RaisingEvaluator):
                 return self._called_item(node, owner)
             if type(owner) is Opened:
                 return self._convert(node, owner)
+            if type(owner) in (File, Encoded, Pixels):
+                return self._method_of_file(node, node.func.attr, owner)
             if type(owner) is PosixPath:
                 owner = constant(owner)
             if type(owner) is str and node.func.attr == "format" and not node.keywords:
@@ -614,8 +622,10 @@ class ItemEvaluator(RaisingEvaluator):
         function = self._value(node.func)
         if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
-        if tensor_files.is_function(function):
+        if tensor_files.is_function(function) or torchcodec_files.is_function(function):
             return self._load_tensor(node, function)
+        if (decoded := self._by_opencv(node, function)) is not None:
+            return decoded
         if (computed := self._computed_by(node, function)) is not None:
             return computed
         if name := drawing_function(function):
@@ -633,7 +643,7 @@ class ItemEvaluator(RaisingEvaluator):
             if len(arguments) == 1 and type(arguments[0]) in (list, tuple, *self._sequences):
                 return len(arguments[0])
         if node.keywords or not any(type(one) is Value for one in arguments):
-            if any(type(one) in (ImageValue, Opened) for one in arguments):
+            if any(type(one) in (ImageValue, Opened, Pixels) for one in arguments):
                 return self._transform(node, function, arguments)
             raise self._error(node, "it calls something else than a transform of the image")
         if (made := self._function_of(function, arguments)) is not None:
@@ -694,6 +704,10 @@ class ItemEvaluator(RaisingEvaluator):
             if image.load is not open_rgb:
                 raise self._error(node, "it does not convert the opened image to RGB first")
             image = self._loaded_lazily(node, image, open_as_is)
+        if type(image) is Pixels:
+            if image.is_bgr and type(function) is FunctionType:  # which may convert it
+                return self._within(function, [image])
+            image = self._image_of(node, image)
         return self._add(node, image, function)
 
     def _function_of(self, function: Any, arguments: list[Any]) -> Value | None:

@@ -9,7 +9,8 @@ import io
 from types import FunctionType
 from typing import Any
 
-from feedmill.planner import tensor_files
+from feedmill.planner import tensor_files, torchcodec_files
+from feedmill.planner.file_loaders import GIVEN_ARRAY, GIVEN_REVERSED, GIVEN_RGB, FileLoader
 from feedmill.planner.files import open_as_is, open_file_rgb, open_only_rgb, open_rgb
 from feedmill.planner.folders import get_image_backend, original_loaders
 from feedmill.planner.image_calls import ImageState, ImageValue
@@ -208,14 +209,21 @@ class FileEvaluator(ViewCalls):
         return None
 
     def _load_tensor(self, node: ast.Call, function: Any) -> ImageValue:
-        """A call of torchvision's decode_image() or read_image() of a path."""
+        """A call of torchvision's decode_image() or read_image(), or of torchcodec's functions, of
+        a path."""
         arguments, keywords = self._arguments(node, node.args)
-        first = "path" if function.__name__ == "read_image" else "input"
-        names = (first, "mode", "apply_exif_orientation")
+        library: Any = tensor_files
+        names = ("input", "mode", "apply_exif_orientation")
+        if function.__name__ == "read_image":
+            names = ("path", *names[1:])
+        if torchcodec_files.is_function(function):
+            library, names = torchcodec_files, torchcodec_files.ARGUMENTS
         given = {**dict(zip(names, arguments)), **keywords}
-        loader = tensor_files.loader_of(function, given)
+        loader = library.loader_of(function, given)
         is_known = len(given) == len(arguments) + len(keywords) and given.keys() <= set(names)
-        path = given.get(first)
+        path = given.get(names[0])
+        if library is torchcodec_files and len(arguments) > 1:
+            loader = None
         if type(path) is not Value or not is_known or loader is None:
             raise self._error(node, f"it calls {function.__name__}() in an unknown way")
         return self._loaded(node, path, loader)
@@ -232,10 +240,13 @@ class FileEvaluator(ViewCalls):
         number = next((n for n, one in enumerate(self.paths) if path.is_same(one)), len(self.paths))
         if self.load is load and number < len(self.paths):
             return ImageValue(0, file=number)  # the same file once more
-        is_pil = type(load) is not tensor_files.TensorLoader
-        if self.inner is not None or self.load not in (None, load) or (self.paths and not is_pil):
+        given = load.given if isinstance(load, FileLoader) else GIVEN_RGB
+        is_other = self.paths and isinstance(load, FileLoader)
+        if self.inner is not None or self.load not in (None, load) or is_other:
             raise self._error(node, "it opens more than one file, in a way that is not supported")
         self.paths.append(path)
         self.load = load
-        self._state = None if load is open_as_is else ImageState(is_pil, "RGB")
+        is_array = given in (GIVEN_ARRAY, GIVEN_REVERSED)
+        state = ImageState(given == GIVEN_RGB, "RGB", is_array)
+        self._state = None if load is open_as_is else state
         return ImageValue(0, file=number)

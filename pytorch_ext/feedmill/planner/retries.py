@@ -26,7 +26,8 @@ from feedmill.planner.evaluating import Returned
 from feedmill.planner.generators import drawing_function
 from feedmill.planner.image_calls import ImageValue
 from feedmill.planner.looked_up import CONSTANTS, Value, is_plain
-from feedmill.planner.opened_files import FileEvaluator, Opened
+from feedmill.planner.opencv_calls import OpenCvEvaluator
+from feedmill.planner.opened_files import Opened
 from feedmill.planner.untouched import is_original
 
 _MOST_ROUNDS = 8  # of a loop in which nothing fails
@@ -52,7 +53,7 @@ class _Broken(Exception):
     """Ends the evaluation of a loop at a ``break``."""
 
 
-class RetryEvaluator(FileEvaluator):
+class RetryEvaluator(OpenCvEvaluator):
     """Evaluates ``try`` statements around what loads an image, and loops around these.
 
     Attributes:

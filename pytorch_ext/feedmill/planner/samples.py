@@ -7,6 +7,7 @@ import copy
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,10 +17,10 @@ import torch
 
 from feedmill.planner.arrangements import PAIR
 from feedmill.planner.buffers import Buffer
+from feedmill.planner.file_loaders import FileLoader, NoImageError
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, Version, range_of, version_of
 from feedmill.planner.steps import Step
-from feedmill.planner.tensor_files import TensorLoader
 from feedmill.remote.names import has_fsspec_names, has_names, shown
 from feedmill.remote.sources import open_source
 
@@ -39,7 +40,7 @@ class BaseDataset:
     Attributes:
         dataset: the user's object.
         find: index -> (path, target); raises what the dataset raises.
-        load: path -> PIL image, or a TensorLoader; raises what the dataset raises.
+        load: path -> PIL image, or a FileLoader; raises what the dataset raises.
         has_feedmill_item: the dataset has the method feedmill_item. Instead of a path it may return
             an image's bytes, a byte range of a file, or an exception.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
@@ -60,6 +61,7 @@ class BaseDataset:
             keeps none open, whose positions threads and forked processes would share.
         is_turned: load() turns images as their metadata says, so that their size may be another
             than in the file's header.
+        is_arrow: samples are rows of a Dataset of Hugging Face.
         left: keys of the dataset's samples with values that native samples do not have.
         views: the steps of each image, if the transform makes a list of several, or the dataset
             calls several transforms; `steps` is empty then.
@@ -86,6 +88,7 @@ class BaseDataset:
     makes_samples: bool = False
     with_own_files: Callable[[], Any] | None = None
     is_turned: bool = False
+    is_arrow: bool = False
     left: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
     rejects: int = 0
@@ -174,18 +177,22 @@ class Item(NamedTuple):
         from PIL import Image
 
         if self.base_dataset.is_turned:
-            loaded: tuple[int, int] = self.load().size
-            return loaded
+            return size_of(self.load())
         with open_source(self.source()) as file, Image.open(file) as image:
             size: tuple[int, int] = image.size
             return size
 
     def load(self) -> Any:
-        """The PIL image, or the tensor of a TensorLoader; of several files a list of images. Raises
-        what the dataset raises."""
+        """The PIL image, or what a FileLoader gives; of several files a list of images. Raises what
+        the dataset raises."""
         if self.paths:
             return [one.load() for one in self.files()]
-        return self.base_dataset.load(self.source())
+        base = self.base_dataset
+        with suppress(NoImageError):
+            return base.load(self.source())
+        if base.plan is None or not base.plan.retries:
+            self.own_sample()  # raises the dataset's own error
+        raise NoImageError(f"{base.load} did not decode the file")
 
     def own_sample(self) -> Any:
         """What the dataset itself returns for the sample; raises what it raises."""
@@ -211,6 +218,17 @@ class Item(NamedTuple):
         file = f"file {path!r}" if path else "bytes in memory"
         part = f"{self.data} of " if type(self.data) is Range else ""
         return f"dataset index {self.position}, {part}{file}"
+
+
+def size_of(image: Any) -> tuple[int, int]:
+    """(width, height) of a PIL image, of a tensor (channels, height, width), or of an array
+    (height, width, channels)."""
+    if isinstance(image, torch.Tensor):
+        return image.shape[-1], image.shape[-2]
+    if isinstance(image, np.ndarray):
+        return image.shape[1], image.shape[0]
+    size: tuple[int, int] = image.size
+    return size
 
 
 class NotNative(Exception):
@@ -531,7 +549,10 @@ class Source:
             return Item(position, "", bytes(path), target, base_dataset, index)
         paths = tuple(path) if base_dataset.n_files > 1 else ()
         for one in paths or (path,):
-            if why := _why_no_path(one) or _why_no_tensor(base_dataset, one):
+            why, load = _why_no_path(one), base_dataset.load
+            if not why and isinstance(load, FileLoader):
+                why = load.why_no_path(one)
+            if why:
                 raise NotNative(asked, one, why)
         if target is None and base_dataset.makes_samples:
             target = -1
@@ -603,17 +624,6 @@ def _position(index: Any, found: Any) -> int:
         is_pair = isinstance(found, (tuple, list)) and len(found) == 2
         path = found[0] if is_pair else None
         raise NotNative(index, path, f"the index is not an integer ({error})") from None
-
-
-def _why_no_tensor(base_dataset: BaseDataset, path: Any) -> str:
-    """Why torchvision does not load a path, which it takes as a text in UTF-8; "" if it does."""
-    if type(base_dataset.load) is not TensorLoader:
-        return ""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return "torchvision takes no path that is not UTF-8"
-    return "torchvision takes no path of bytes" if isinstance(path, bytes) else ""
 
 
 def _why_no_path(path: Any) -> str:

@@ -19,24 +19,24 @@ import torch
 from feedmill._ops import native
 from feedmill.planner.comparing import once, why_not
 from feedmill.planner.equality import colored_jpegs
+from feedmill.planner.file_loaders import GIVEN_TENSOR, FileLoader, is_jpeg
 from feedmill.planner.untouched import is_original
 
 _MODULE = "torchvision.io.image"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FUNCTIONS = ("decode_image", "read_image")
 UNCHANGED, _RGB = "UNCHANGED", "RGB"
-# Images that only torchvision decodes, as fm_config.rejected_formats.
-REJECTED = native.FORMAT_PNG | native.FORMAT_WEBP | native.REJECT_NOT_RGB
-JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
 
 
-class TensorLoader:
-    """path -> the uint8 tensor (channels, height, width) that the dataset's call returns. Raises
-    what it raises. Equal calls are one object.
+class TensorLoader(FileLoader):
+    """path -> uint8 tensor (channels, height, width).
 
     Attributes:
         mode: of torchvision's ImageReadMode, "UNCHANGED" or "RGB".
     """
+
+    given = GIVEN_TENSOR
+    rejects = native.FORMAT_PNG | native.FORMAT_WEBP | native.REJECT_NOT_RGB
 
     def __init__(self, name: str, mode: str) -> None:
         self._name = name
@@ -50,34 +50,19 @@ class TensorLoader:
     def __str__(self) -> str:
         return f"torchvision.io.{self._name}"
 
-    def reasons_against(self, paths: Sequence[str]) -> list[str]:
-        """Reasons why most of a dataset's files can't be decoded natively.
-
-        Args:
-            paths: of some of the files.
-        """
-        if reason := _why_not_jpegs():
-            return [reason]
-        n_jpegs = sum(map(_is_jpeg, paths))
-        if 2 * n_jpegs >= len(paths):
-            return []
-        return [
-            f"most files are no JPEGs by name ({n_jpegs} of {len(paths)} sampled files are); of "
-            f"those that {self} reads, only JPEGs are decoded natively"
-        ]
-
-
     def may_differ(self, paths: Sequence[str]) -> bool:
-        """Whether tensors may have other shapes and types than those of color JPEGs.
+        return self.mode == UNCHANGED or not all(map(is_jpeg, paths))
 
-        Args:
-            paths: of some of the files.
-        """
-        return self.mode == UNCHANGED or not all(map(_is_jpeg, paths))
+    def why_no_path(self, path: Any) -> str:
+        """It takes a path as a text in UTF-8."""
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            return "torchvision takes no path that is not UTF-8"
+        return "torchvision takes no path of bytes" if isinstance(path, bytes) else ""
 
-
-def _is_jpeg(path: str) -> bool:
-    return path.lower().endswith(JPEG_SUFFIXES)
+    def _why_not(self) -> str:
+        return _why_not_jpegs()
 
 
 _LOADERS = {

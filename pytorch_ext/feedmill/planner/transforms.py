@@ -34,6 +34,13 @@ from feedmill.planner.drawing import STEPS, Chance, PilCall
 from feedmill.planner.efficient_crops import EfficientCrop
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import float_resize, resize_order
+from feedmill.planner.file_loaders import (
+    GIVEN_ANY,
+    GIVEN_ARRAY,
+    GIVEN_REVERSED,
+    GIVEN_RGB,
+    GIVEN_TENSOR,
+)
 from feedmill.planner.halving_crops import HalvingCrop
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import (
@@ -82,8 +89,8 @@ from feedmill.planner.steps import Step, augmentation_ops, call_ops, geometry_op
 from feedmill.planner.untouched import type_name, unreadable
 from feedmill.planner.views import MAX_VIEW_OPS, views_in
 
-# What a transform may be given; see read_transform().
-GIVEN_RGB, GIVEN_ANY, GIVEN_TENSOR = "RGB", "any mode", "tensor"
+# What may make a PIL image or a tensor of an array.
+_OF_ARRAYS = ("ToPILImage", "ToTensor", "ToImage")
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,10 @@ def read_transform(
         channels: of the images: 3, or 1 for grayscale.
         given: GIVEN_RGB: PIL images of mode RGB, or L with one channel; GIVEN_ANY: PIL images, of
             which the native code gets those of mode RGB; GIVEN_TENSOR: uint8 tensors (channels,
-            height, width) in the memory format of PILToTensor's.
+            height, width) in the memory format of PILToTensor's; GIVEN_ARRAY: uint8 arrays (height,
+            width, channels); GIVEN_REVERSED: the same, a view with the channels in reverse order.
     """
-    if transform is None and given == GIVEN_TENSOR:
+    if transform is None and given in (GIVEN_TENSOR, GIVEN_ARRAY, GIVEN_REVERSED):
         return read_transforms([], size, channels, given)
     if transform is None:
         reason = (
@@ -201,6 +209,8 @@ def read_views(
         reasons.append(f"the views have more than {MAX_VIEW_OPS} steps, the native limit")
     if len({one.converts for one in read}) > 1:
         reasons.append("only some of the views of a sample are converted to RGB")
+    if given in (GIVEN_ARRAY, GIVEN_REVERSED):
+        reasons.append("the views of a sample are made of a NumPy array, which all of them share")
     if given == GIVEN_TENSOR and any(_is_in_place(step) for one in read for step in one.steps):
         reasons.append("a view of a sample may change the loaded tensor, which all views share")
     if reasons:
@@ -239,6 +249,9 @@ class _TransformReader:
         converts: as TransformPlan's.
         array_calls: what made a NumPy array of the image, and changed it, so far; empty: it is
             none.
+        given: as read_transform()'s.
+        is_of_array: v2.ToImage made the tensor of an array, in another memory format than of a PIL
+            image.
     """
 
     size: tuple[int, int] | None
@@ -253,6 +266,8 @@ class _TransformReader:
     is_of_any_mode: bool = False
     converts: bool = False
     array_calls: list[ArrayCall] = field(default_factory=list)
+    given: str = GIVEN_RGB
+    is_of_array: bool = False
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -262,7 +277,9 @@ class _TransformReader:
         """Before the first transform: sets what it is given, as read_transform()'s argument."""
         from torchvision.transforms import PILToTensor
 
-        self.is_of_any_mode = given == GIVEN_ANY
+        self.given, self.is_of_any_mode = given, given == GIVEN_ANY
+        if given in (GIVEN_ARRAY, GIVEN_REVERSED):  # as if np.array() had made it
+            self.array_calls.append(_ARRAY_OF_IMAGE)
         if given == GIVEN_TENSOR:  # as if PILToTensor had made it
             self.pixels.read(PILToTensor(), "PILToTensor", V1, self.ops)
 
@@ -276,6 +293,8 @@ class _TransformReader:
                 )
             if type(transform) is ArrayCall:
                 self._read_array(transform)
+                return
+            if self.array_calls == [_ARRAY_OF_IMAGE] and self._converts_array(transform):
                 return
             if self.array_calls:
                 raise UnsupportedError(
@@ -329,6 +348,29 @@ class _TransformReader:
             self.add_reason(str(error))
         except Exception as error:
             self.add_reason(unreadable(f"the transform {type_name(type(transform))}", error))
+
+    def _converts_array(self, transform: Any) -> bool:
+        """Reads a transform that makes a PIL image or a tensor of an array that is not computed
+        with. False: it is another one."""
+        name, module = type(transform).__name__, ""
+        if self.given in (GIVEN_ARRAY, GIVEN_REVERSED) and name in _OF_ARRAYS:
+            module = module_of(transform)
+        is_known = module in (V1, V2)
+        if not is_known or (self.given == GIVEN_REVERSED and name != "ToPILImage"):
+            return False
+        self.array_calls.clear()
+        self.given = GIVEN_RGB
+        array = np.array(self.pixels.new_ramp(self.ops))
+        if name == "ToPILImage":
+            self.pixels.ramp = array
+            self.pixels.back_to_pil(transform)
+        else:
+            self.pixels.read(transform, name, module, self.ops)
+            if self.pixels.failed or not torch.equal(transform(array), self.pixels.ramp):
+                raise UnsupportedError(f"{name} makes another tensor of an array than of an image")
+            self.is_of_array = name == "ToImage"
+        self.steps.append(Step(transform, (), module))
+        return True
 
     def image_state(self) -> ImageState | None:
         """What is known of an image after the transforms read so far."""
@@ -431,6 +473,11 @@ class _TransformReader:
             self.array_calls or self.pixels.ramp is not None or not is_rgb
         ):
             raise UnsupportedError(f"{call.kind} gets something else than a PIL image in RGB")
+        if self.given == GIVEN_REVERSED:
+            raise UnsupportedError(
+                f"{call.kind} gets an array whose channels are in reverse order, of which torch "
+                "makes no tensor; call .copy() or np.ascontiguousarray() when it is loaded"
+            )
         self.array_calls.append(call)
         if call.kind != FROM_NUMPY:
             return
@@ -563,6 +610,11 @@ class _TransformReader:
                 "the transform returns a NumPy array; natively it must make a tensor of it, by "
                 "torch.from_numpy()"
             )
+        if self.is_of_array and not all(map(_takes_any_memory_format, self.ops)):
+            self.add_reason(
+                "the transform changes colors or shapes of the tensor that v2.ToImage makes of an "
+                "array, which natively is done for those of PIL images; call ToPILImage before"
+            )
         if self.resizes_images and self.resizes_tensors:
             self.add_reason(
                 "the transform resizes both a PIL image and a tensor; natively it may resize one "
@@ -690,6 +742,14 @@ class _TransformReader:
                     f"{OP_NAMES[op.kind]} returns images wider or higher than {MAX_SIZE_PX} "
                     "pixels, the native limit"
                 )
+
+
+_ARRAY_OF_IMAGE = ArrayCall(TO_ARRAY, None, "array")
+
+
+def _takes_any_memory_format(op: Op) -> bool:
+    """Whether an op is compared for tensors in each memory format, or only moves their values."""
+    return op.kind in RESIZES or not _is_after_the_resize(op)
 
 
 def _is_after_the_resize(op: Op) -> bool:
