@@ -25,7 +25,7 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
-	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets, torchtitan"
+	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets, OpenCV and others"
 	@echo "make test-ray           feedmill pack --ray on several local nodes, also into moto's S3; some are killed"
 	@echo "make test-kills         trainings in these libraries and alone, killed 200 times and more"
 	@echo "make test-stateful-suites  torchdata's and Accelerate's own tests of stateful loaders"
@@ -142,7 +142,8 @@ test-stateful-suites: setup
 
 test-frameworks: setup
 	@.ci/setup-frameworks
-	@$(BUILD)/frameworks-venv/bin/python -m pytest $(PARALLEL) -rs tests/frameworks
+	@$(BUILD)/frameworks-venv/bin/python -m pytest $(PARALLEL) -rs tests/frameworks \
+	    $(addprefix tests/python/test_,opencv_files.py torchcodec_files.py deferred_opencv.py)
 
 # FEEDMILL_RAY_IMAGES=20000 packs more images.
 test-ray: setup

@@ -18,9 +18,9 @@
  *         store(bytes, n_bytes);   // unchanged; out.why says why
  *     fm_transcoder_close(&transcoder);
  *
- * Status and error: as in feedmill/feedmill.h. Threads: one thread at a time may use a transcoder; open one
- * for each thread. The output depends only on the input, the configuration and the version of
- * libjpeg-turbo.
+ * Status and error: as in feedmill/feedmill.h. Threads: one thread at a time may use a transcoder;
+ * open one for each thread. The output depends only on the input, the configuration and the version
+ * of libjpeg-turbo.
  */
 #ifndef FEEDMILL_PACK_H
 #define FEEDMILL_PACK_H
