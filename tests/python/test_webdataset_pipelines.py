@@ -442,7 +442,7 @@ REFUSED = {
     "select_files": lambda urls: dataset(urls, select_files=lambda name: True),
     "StreamingOpen": lambda urls: dataset(urls, handler=wds.warn_and_stop),
     "FileCache": lambda urls: dataset(urls, cache_dir=os.path.dirname(urls[0])),
-    "handler": lambda urls: _decoded(urls, "pil", handler=wds.ignore_and_continue),
+    "handler": lambda urls: _decoded(urls, "pil", handler=wds.ignore_and_stop),
     "'rgb'": lambda urls: _decoded(urls, "rgb"),
     "alone": lambda urls: _decoded(urls, lambda key, data: None, "pil"),
     r"\(\"pil\"\)": lambda urls: _decoded(urls, "pil", only=["jpg"]),
@@ -462,7 +462,7 @@ REFUSED = {
         wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.decode("rgb")),
     "stage tarfile_samples": lambda urls: wds.DataPipeline(
         wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.tarfile_to_samples()),
-    "raise errors": lambda urls: wds.DataPipeline(
+    "returns True": lambda urls: wds.DataPipeline(
         wds.SimpleShardList(urls), wds.tarfile_to_samples(handler=wds.warn_and_stop)),
     "own collation_fn": lambda urls: pairs(urls).batched(3, collation_fn=list),
     "stage _unbatched": lambda urls: pairs(urls).batched(3).unbatched(),

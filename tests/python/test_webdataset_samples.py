@@ -541,18 +541,6 @@ def test_trials_do_not_warn(tmp_path):
     assert n_warnings[0] == n_warnings[1] > 0
 
 
-@pytest.mark.parametrize("make", [
-    lambda urls: decoded(urls, handler=wds.warn_and_stop).map_dict(jpg=RESIZE),
-    lambda urls: decoded(urls, handler=lambda error: True).map_dict(jpg=RESIZE),
-    lambda urls: dataset(urls).decode("pil", handler=wds.ignore_and_continue).map_dict(jpg=RESIZE),
-    lambda urls: decoded(urls).map_dict(jpg=RESIZE, handler=wds.ignore_and_continue),
-    lambda urls: decoded(urls).map(in_place, handler=wds.ignore_and_continue),
-])
-def test_refused_handlers(shards, make):
-    text = explained(make(shards))
-    assert text.startswith("torch's own path") and ("handler=" in text or "StreamingOpen" in text)
-
-
 def test_arrays_beside_the_image(tmp_path):
     shards = write_shards(tmp_path, (1,))
     with tarfile.open(shards[0]) as first, tarfile.open(tmp_path / "a.tar", "w") as tar:
