@@ -12,6 +12,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
@@ -490,6 +491,38 @@ def test_a_replaced_stage(shards, monkeypatch):
     monkeypatch.setattr(wds.filters._select, "__code__", code.replace(co_consts=(*code.co_consts,
                                                                                  1)))
     assert "a version which feedmill knows" in explained(pipeline)
+
+
+# ---- functions that fail -------------------------------------------------------------------------
+
+
+def fails_for_five(value):
+    return 100 // (value - 5)
+
+
+FAILING = {
+    "behind its transform": lambda urls: decoded(urls).to_tuple("jpg", "cls").map_tuple(
+        CROP, fails_for_five),
+    "before its transform": lambda urls: decoded(urls).to_tuple("cls", "jpg").map_tuple(
+        fails_for_five, CROP),
+    "behind the stage": lambda urls: decoded(urls).map_dict(jpg=CROP).map_dict(cls=fails_for_five),
+    "before the stage": lambda urls: decoded(urls).map_dict(cls=fails_for_five).map_dict(jpg=CROP),
+    "in a function": lambda urls: decoded(urls).map(
+        lambda one: (CROP(one["jpg"]), 100 // (one["cls"] - 5))),
+    "of encoded images": lambda urls: dataset(urls).map(
+        lambda one: (CROP(Image.open(io.BytesIO(one["jpg"])).convert("RGB")),
+                     100 // (int(one["cls"]) - 5))),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_random_numbers_behind_a_function_that_fails(shards, name, num_workers, batch_size):
+    """Without workers, the next epoch draws behind what the failing sample's transforms drew."""
+    got = check(lambda: FAILING[name](shards), (0, 0), num_workers=num_workers,
+                batch_size=batch_size)
+    assert got.count("ZeroDivisionError") == 2
 
 
 # ---- errors that are left out --------------------------------------------------------------------

@@ -7,6 +7,7 @@ which torch's workers deliver them: each worker's next one in turn, without thos
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,9 @@ import torch
 from feedmill._internals import make_worker_info, set_worker_info
 from feedmill.engine.config import Config
 from feedmill.iterators.batches import Batch
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.native import NativeDataLoaderIter
+from feedmill.planner.failing_stages import taken_from
 from feedmill.planner.left_out import LeftOut, Mark, Replayed
 from feedmill.planner.samples import Item
 from feedmill.planner.streams import Run, StreamSource
@@ -35,6 +38,7 @@ class Part(NamedTuple):
         before: samples that it makes in vain before this batch's.
         mark: where in the worker's pipeline these samples begin, if some may be left out.
         is_ahead: the pipeline took its samples ahead of the batch before.
+        failed: the Picture of the sample for which a stage failed, whose transforms may have drawn.
     """
 
     turn: int
@@ -44,6 +48,7 @@ class Part(NamedTuple):
     before: list[Item] | None = None
     mark: Mark | None = None
     is_ahead: bool = False
+    failed: Any = None
 
 
 class StreamBatch(Batch):
@@ -238,7 +243,8 @@ class Streams:
         except Exception as error:
             self.end(turn)
             in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.begun)
-            return Part(turn, in_vain or items, partial(_raise, [error]))
+            failed = taken_from(error)
+            return Part(turn, in_vain or items, partial(_raise, [error]), failed=failed)
         return Part(turn, items, None, False, before)
 
     def _items_of(self, sample: Any) -> list[Item]:
@@ -321,6 +327,16 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
                     "an epoch was left in which some workers had no more samples, so that how many "
                     "batches the others made depends on timing"
                 )
+
+    def _note_streams(self, virtual: VirtualWorkers, batch: Batch) -> None:
+        assert self._receiver is not None
+        is_of_image = self._receiver.failed_streams is not None
+        super()._note_streams(virtual, batch)
+        part: Part = batch.part  # type: ignore[attr-defined]
+        if part.failed is not None and self._num_workers == 0 and not is_of_image:
+            # What the sample's transforms draw before it fails, this process has drawn.
+            with contextlib.suppress(Exception):
+                self._source.base_datasets[0].dataset[part.failed]
 
     # ---- samples that are left out ---------------------------------------------------------------
 

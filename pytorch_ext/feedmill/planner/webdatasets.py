@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from feedmill.planner import files
+from feedmill.planner.failing_stages import Naming
 from feedmill.planner.left_out import Checked
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.streams import (
@@ -84,11 +85,13 @@ def read_pipeline(dataset: Any) -> StreamSource:
         raise UnsupportedError(read.reasons[0])
     if read.views:
         raise UnsupportedError("the transform makes several images of a sample")
-    if getattr(read.plan, "is_random", False):
+    is_random = bool(getattr(read.plan, "is_random", False))
+    if is_random:
         reader.check_handlers()
     stateful = tuple(filter(None, map(found, ("filters", "shardlists"),
                                       ("detshuffle", "ResampledShards"))))
-    return StreamSource(dataset, reader.stages(), read, reader.fields.arrangement(), stateful)
+    stages = reader.stages(is_random)
+    return StreamSource(dataset, stages, read, reader.fields.arrangement(), stateful)
 
 
 def _check_class(dataset: Any) -> None:
@@ -275,15 +278,18 @@ class _Reader:
     def check_handlers(self) -> None:
         """Raises UnsupportedError if a stage may leave out a sample behind transforms, which draw
         random numbers."""
-        n_before = next((i for i, one in enumerate(self._tail) if one.transforms), len(self._tail))
-        for one in self._tail[n_before:]:
+        for one in self._tail[self._n_before() :]:
             if leaves_out(one.stage):
                 raise UnsupportedError(
                     f"the stage {stage_name(one.stage)} of a pipeline of webdataset may leave out "
                     "a sample by its handler= when its random transforms have drawn"
                 )
 
-    def stages(self) -> Stages:
+    def _n_before(self) -> int:
+        """The number of stages between the decoder and the first transform."""
+        return next((i for i, one in enumerate(self._tail) if one.transforms), len(self._tail))
+
+    def stages(self, is_random: bool) -> Stages:
         names = self.fields.image.names
         reads = [self._opener, Expander(self._expander, names), self._grouper]
         tries = [
@@ -295,7 +301,7 @@ class _Reader:
         of_urls, of_samples = self._shadows[: self._n_of_urls], self._shadows[self._n_of_urls :]
         changes = self._changes(names)
         return Stages(
-            shadows=[*of_urls, *reads, *of_samples, *self._checked(changes)],
+            shadows=[*of_urls, *reads, *of_samples, *self._checked(changes, is_random)],
             chain=self._chain,
             reads=[urls, *tries, *self._selects],
             changes=list(map(ignoring, changes, self._own())),
@@ -319,17 +325,22 @@ class _Reader:
             decodes = [kind(found("filters", "_map"), Decode(self._decoder, names))]
         return [*decodes, *(raising(one.without_images(names)) for one in self._tail)]
 
-    def _checked(self, changes: list[Any]) -> list[Any]:
-        """The same, with the handlers that leave out samples."""
+    def _checked(self, changes: list[Any], is_random: bool) -> list[Any]:
+        """The same, with the handlers that leave out samples; and those that may fail when random
+        transforms have drawn say for which sample."""
         own, chain = self._own(), self._chain(None)
-        return [
-            one if not leaves_out(own[i]) else Checked(
-                raising_left_out(one, handler_of(own[i])),
-                OwnSamples(chain[: i + 1]),
-                picture_of if i else _encoded_picture,
-            )
-            for i, one in enumerate(changes)
-        ]
+        n_before = len(own) - len(self._tail) + self._n_before()
+        found: list[Any] = []
+        for i, one in enumerate(changes):
+            find: Any = picture_of if i else _encoded_picture
+            if leaves_out(own[i]):
+                stage = raising_left_out(one, handler_of(own[i]))
+                found.append(Checked(stage, OwnSamples(chain[: i + 1]), find))
+            elif is_random and i >= n_before:
+                found.append(Naming(one, find))
+            else:
+                found.append(one)
+        return found
 
     def _chain(self, transform: Any) -> list[Any]:
         """See Stages."""
