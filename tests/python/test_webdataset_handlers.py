@@ -1,6 +1,7 @@
 """Handlers of webdataset's stages that leave out samples: batches, order, random numbers and
 warnings equal those of torch's DataLoader."""
 
+import io
 import logging
 import os
 import random
@@ -8,7 +9,9 @@ import tarfile
 import warnings
 
 import feedmill
+import helpers
 import pytest
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
@@ -17,6 +20,8 @@ wds = pytest.importorskip("webdataset")
 from webdataset_files import (  # noqa: E402
     CROP,
     RESIZE,
+    add,
+    changed,
     check,
     dataset,
     explained,
@@ -41,19 +46,37 @@ def prints_and_continues(exn):
     return True
 
 
+def warns(exn):
+    warnings.warn(str(exn))  # noqa: B028
+    return True
+
+
 # Samples with a bad image: the first and the last ones of tar files, some in a row, a whole batch.
 BAD = ("0000", "0003", "0009", "0010", "0013", "0014", "0017", "0018", "0019", "0020", "0021",
        "0026")
 
 
+def hollowed(name):
+    """Overwrites an image but for its first and last bytes."""
+
+    def change(data, members):
+        one = members[f"{name}.jpg"]
+        data[one.offset_data + 3 : one.offset_data + one.size - 2] = b"x" * (one.size - 5)
+        return data
+
+    return lambda path: changed(path, change)
+
+
 def damaged(root, names=BAD, label=()):
+    """Every other bad image begins and ends as a JPEG."""
     paths = write_shards(root)
     for path in paths:
         with tarfile.open(path) as tar:
             members = tar.getnames()
         for name in names:
             if f"{name}.jpg" in members:
-                overwritten(f"{name}.jpg", b"x")(path)
+                change = overwritten(f"{name}.jpg", b"x") if int(name) % 2 else hollowed(name)
+                change(path)
         for name in label:
             if f"{name}.cls" in members:
                 overwritten(f"{name}.cls", b"q")(path)
@@ -198,7 +221,8 @@ def test_a_handler_is_called_once_for_each_sample(tmp_path, caplog):
         assert sum(len(one["cls"]) for one in loader) == 27 - len(BAD)
         texts = [one.getMessage() for one in caplog.records]
         assert len(texts) == len(BAD) == sum("DecodingError" in one for one in texts)
-    assert loader.stats().bad_samples == 2 * len(BAD)
+    n_later = sum(int(one) % 2 == 0 for one in BAD)  # the others are seen to be no images
+    assert loader.stats().bad_samples == 2 * n_later
     assert "left out" in str(loader.report())
 
 
@@ -365,6 +389,16 @@ def test_replaced_handlers(shards, monkeypatch):
     monkeypatch.setattr(wds.handlers, "ignore_and_continue", stops)
     assert explained(make(stops)).startswith("torch's own path")
     monkeypatch.undo()
+    assert explained(make(warns)).startswith("native path")
+    monkeypatch.setattr(warnings, "warn", COUNTED.append)
+    assert explained(make(warns)).startswith("torch's own path")
+    monkeypatch.undo()
+    monkeypatch.setattr(logger, "debug", COUNTED.append)
+    assert explained(make(prints_and_continues)).startswith("torch's own path")
+    monkeypatch.undo()
+    monkeypatch.setattr(logging.Logger, "debug", lambda *arguments: None)
+    assert explained(make(prints_and_continues)).startswith("torch's own path")
+    monkeypatch.undo()
     monkeypatch.setitem(globals(), "print", COUNTED.append)
     assert explained(make(prints_and_continues)).startswith("torch's own path")
     monkeypatch.undo()
@@ -381,3 +415,28 @@ def test_replaced_handlers(shards, monkeypatch):
 ])
 def test_handlers_behind_random_transforms_are_refused(shards, make):
     assert "when its random transforms have drawn" in explained(make(shards))
+
+
+# ---- images that may be none ---------------------------------------------------------------------
+
+
+def _shard(path, images):
+    with tarfile.open(path, "w") as tar:
+        for i, data in enumerate(images):
+            add(tar, f"{i:03}.jpg", data)
+            add(tar, f"{i:03}.cls", str(i).encode())
+    return str(path)
+
+
+def test_images_with_more_bytes_behind_them(tmp_path):
+    """They are in doubt, and left out only if webdataset leaves them out."""
+    image, png, webp = (io.BytesIO() for _ in range(3))
+    for file, form in ((image, "JPEG"), (png, "PNG"), (webp, "WEBP")):
+        Image.fromarray(helpers.pixels(40, 30)).save(file, form)
+    good, cut = image.getvalue(), image.getvalue()[:-400]
+    images = [good, good + b"more", good[:-2], cut, b"<html></html>", b"", b"RIFF", png.getvalue(),
+              png.getvalue()[:-6], webp.getvalue(), webp.getvalue() + b"x", webp.getvalue()[:-9]]
+    url = _shard(tmp_path / "a.tar", [*images, *[good + b"more"] * 12, *images])
+    for num_workers in (0, 1):
+        check(lambda: dataset(url).decode("pil", handler=IGNORE).map_dict(jpg=CROP), (0, 0),
+              num_workers=num_workers, batch_size=3)

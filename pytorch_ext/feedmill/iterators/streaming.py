@@ -70,7 +70,7 @@ class StreamBatch(Batch):
         """Makes the batch of another Part."""
         self.part = part
         self.turn, self.items, self.fail = part.turn, part.items, part.fail
-        if part.is_left_out or part.fail is not None:
+        if self.n_made and (part.is_left_out or part.fail is not None):
             self.items = part.items[self.n_made :]
 
     def part_before(self) -> Part:

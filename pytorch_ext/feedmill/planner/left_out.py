@@ -54,15 +54,21 @@ class Checked:
         stage: for samples without images, whose handler raises LeftOut.
         own: ``own[picture]`` runs the pipeline's stages from the decoder up to this one, likewise.
         picture_of: of a sample as the stage gets it; None: its images were decoded.
+        doubts: tells which images to try by these stages first; None: none.
     """
 
-    def __init__(self, stage: Stage, own: Any, picture_of: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, stage: Stage, own: Any, picture_of: Callable[[Any], Any], doubts: Any = None
+    ) -> None:
         self._stage, self._own, self._picture_of = stage, own, picture_of
+        self._doubts = doubts
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
         for sample in samples:
             picture = self._picture_of(sample)
             try:
+                if self._doubts is not None:
+                    self._doubts.check(self._own, picture)
                 made = next(self._stage(iter([sample])))
             except Exception as error:
                 self._leave_out(picture, error)

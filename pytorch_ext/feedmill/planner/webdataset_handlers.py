@@ -19,7 +19,9 @@ from feedmill.planner.webdataset_known import found, is_of
 
 _CONTINUE = ("warn_and_continue", "ignore_and_continue")
 _LOGGING = ("debug", "info", "warning", "error", "critical")
+# Python's own, should a script replace them.
 _TEXTS = (repr, str)
+_PRINT, _WARN = print, warnings.warn
 
 
 def check_handler(stage: Any) -> None:
@@ -116,15 +118,15 @@ def _called(node: ast.expr, function: FunctionType, definition: Definition) -> A
     code = function.__code__
     names = (*code.co_varnames, *code.co_freevars)
     if isinstance(node, ast.Name):
-        is_print = node.id == "print" and "print" not in function.__globals__
-        return print if is_print and node.id not in names else None
+        called = function.__globals__.get(node.id, vars(builtins).get(node.id))
+        return called if called is _PRINT and node.id not in names else None
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return None
     owner = function.__globals__.get(node.value.id)
     if node.value.id in names or not is_global_fixed(definition, node.value.id):
         return None
     if owner is warnings and node.attr == "warn":
-        return owner.warn
+        return _WARN if warnings.warn is _WARN else None
     if node.attr not in _LOGGING:
         return None
     if owner is logging:

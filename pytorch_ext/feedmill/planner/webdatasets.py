@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from feedmill.planner import files
+from feedmill.planner.doubtful_images import Doubts
 from feedmill.planner.failing_stages import Naming
 from feedmill.planner.left_out import Checked
 from feedmill.planner.plan import UnsupportedError
@@ -335,7 +336,8 @@ class _Reader:
             find: Any = picture_of if i else _encoded_picture
             if leaves_out(own[i]):
                 stage = raising_left_out(one, handler_of(own[i]))
-                found.append(Checked(stage, OwnSamples(chain[: i + 1]), find))
+                doubts = None if i else Doubts(self.fields.image.names)
+                found.append(Checked(stage, OwnSamples(chain[: i + 1]), find, doubts))
             elif is_random and i >= n_before:
                 found.append(Naming(one, find))
             else:
