@@ -389,6 +389,11 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             super()._arrive()
             self._forget_left_out()
 
+    def _pull(self, n_due: int, n_pulls: int) -> None:
+        if self._arrived is None or self._arrived.number >= 0:
+            super()._pull(n_due, n_pulls)
+        # Else samples arrived that are made in vain: torch's worker still makes the same batch.
+
     def _forget_left_out(self) -> None:
         batch: Any = self._arrived
         if batch is not None and batch.is_left_out and batch.error is None:
