@@ -198,10 +198,9 @@ class Streams:
         """The Part of a turn after leave_out(), which may be an empty one."""
         self._check_interrupted()
         part = None if self._has_ended[turn % len(self._infos)] else self._pull(turn)
-        if part is None:
-            self.left_turns_out = True
-            return Part(turn, [], None, True)
-        return part
+        if part is None or part.is_left_out:
+            self.left_turns_out = True  # the worker has no batch where it had one
+        return Part(turn, [], None, True) if part is None else part
 
     # ----------------------------------------------------------------------------------------------
 
@@ -319,6 +318,8 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
 
     def _drain(self) -> None:
         if self._streams is not None and self._handle is not None and self._parts is not None:
+            super()._drain()
+            # Only now: if batches were made again, other samples were taken ahead.
             for part in self._parts.ahead():
                 self._make_in_vain(part)
             super()._drain()
@@ -365,9 +366,7 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
                     continue
                 if batch is failed:
                     batch.n_made = max(batch.n_made, len(batch.part.before or ()))
-                batch.take(
-                    parts.again(batch.turn) if batch.number >= 0 else parts.ahead_of(batch.turn)
-                )
+                batch.take(parts.again(batch.turn))
                 before = batch.part_before()
                 if before.items:
                     kept.append(StreamBatch(-1, before))
