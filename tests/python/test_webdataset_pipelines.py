@@ -149,6 +149,19 @@ def test_persistent_workers(shards, name):
           persistent_workers=True)
 
 
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_an_epoch_left_behind_samples_that_were_too_few(shards, stop):
+    """The workers have 5, 9 and 3 samples in each of several rounds, and make batches of 4."""
+
+    def make():
+        return dataset(shards[:3]).decode("pil").map_dict(jpg=CROP).batched(
+            4, partial=False).repeat(5)
+
+    for num_workers in (1, 2):
+        check(make, (stop, 1, 0), num_workers=num_workers, batch_size=None, prefetch_factor=1,
+              persistent_workers=True)
+
+
 def test_epochs_without_persistent_workers(shards):
     make, batch_size = PIPELINES["detshuffle"]
     check(lambda: make(shards, CROP), (0, 2, 0), num_workers=2, batch_size=batch_size)
@@ -442,7 +455,7 @@ REFUSED = {
     "select_files": lambda urls: dataset(urls, select_files=lambda name: True),
     "StreamingOpen": lambda urls: dataset(urls, handler=wds.warn_and_stop),
     "FileCache": lambda urls: dataset(urls, cache_dir=os.path.dirname(urls[0])),
-    "handler": lambda urls: _decoded(urls, "pil", handler=wds.ignore_and_continue),
+    "handler": lambda urls: _decoded(urls, "pil", handler=wds.ignore_and_stop),
     "'rgb'": lambda urls: _decoded(urls, "rgb"),
     "alone": lambda urls: _decoded(urls, lambda key, data: None, "pil"),
     r"\(\"pil\"\)": lambda urls: _decoded(urls, "pil", only=["jpg"]),
@@ -462,7 +475,7 @@ REFUSED = {
         wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.decode("rgb")),
     "stage tarfile_samples": lambda urls: wds.DataPipeline(
         wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.tarfile_to_samples()),
-    "raise errors": lambda urls: wds.DataPipeline(
+    "returns True": lambda urls: wds.DataPipeline(
         wds.SimpleShardList(urls), wds.tarfile_to_samples(handler=wds.warn_and_stop)),
     "own collation_fn": lambda urls: pairs(urls).batched(3, collation_fn=list),
     "stage _unbatched": lambda urls: pairs(urls).batched(3).unbatched(),

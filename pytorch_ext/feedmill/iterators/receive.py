@@ -35,6 +35,7 @@ from feedmill.iterators.pillow_fallback import (
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
+from feedmill.planner.left_out import LeftOut
 from feedmill.planner.random_states import seeded_states, streams_of
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
@@ -284,6 +285,8 @@ class Receiver:
             target = self._write_with_pillow(item, occurrence, out, view)
             if target is not item.target:
                 batch.replaced[place] = target
+        except LeftOut as error:
+            return self._left_out(error, batch, item, place)
         except Exception as error:
             if self._plan.retries and self._virtual is not None:
                 cause = f"{type(error).__name__}: {error}"
@@ -304,6 +307,16 @@ class Receiver:
             name_sample(error, item, self._bad_samples.note())
             return as_torch_raises(error, batch.turn, self._num_workers)
         return None
+
+    def _left_out(self, error: LeftOut, batch: Batch, item: Item, place: int) -> Any:
+        """Calls the handler that leaves out a sample. Returns the LeftOut, or what is raised."""
+        error.place = place
+        try:
+            error.handle()
+        except Exception as raised:  # such as a warning, if these are errors
+            return as_torch_raises(raised, batch.turn, self._num_workers)
+        self._sample_errors.add(item, str(error), "left out by the pipeline's handler")
+        return error
 
     def _own_error(self, batch: Batch, place: int) -> Exception | None:
         """What the dataset raises for a sample of several files, of which it may open all before it

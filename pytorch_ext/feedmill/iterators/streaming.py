@@ -7,7 +7,9 @@ which torch's workers deliver them: each worker's next one in turn, without thos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +18,10 @@ import torch
 from feedmill._internals import make_worker_info, set_worker_info
 from feedmill.engine.config import Config
 from feedmill.iterators.batches import Batch
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.native import NativeDataLoaderIter
+from feedmill.planner.failing_stages import taken_from
+from feedmill.planner.left_out import LeftOut, Mark, Replayed
 from feedmill.planner.samples import Item
 from feedmill.planner.streams import Run, StreamSource
 
@@ -31,6 +36,9 @@ class Part(NamedTuple):
         is_left_out: torch's worker makes these samples in vain, before those of its next batch, as
             there are too few for a batch.
         before: samples that it makes in vain before this batch's.
+        mark: where in the worker's pipeline these samples begin, if some may be left out.
+        is_ahead: the pipeline took its samples ahead of the batch before.
+        failed: the Picture of the sample for which a stage failed, whose transforms may have drawn.
     """
 
     turn: int
@@ -38,20 +46,48 @@ class Part(NamedTuple):
     fail: Callable[[], Any] | None = None
     is_left_out: bool = False
     before: list[Item] | None = None
+    mark: Mark | None = None
+    is_ahead: bool = False
+    failed: Any = None
 
 
 class StreamBatch(Batch):
     """A batch in flight.
 
     Attributes:
-        is_left_out: see Part.
+        part: what it is made of.
+        n_made: of the samples from the Part's mark on, so many were made before, in vain.
     """
 
-    __slots__ = ("is_left_out",)
+    __slots__ = ("n_made", "part")
 
     def __init__(self, number: int, part: Part) -> None:
         super().__init__(number)
-        self.turn, self.items, self.fail, self.is_left_out, _ = part
+        self.n_made = 0
+        self.take(part)
+
+    def take(self, part: Part) -> None:
+        """Makes the batch of another Part."""
+        self.part = part
+        self.turn, self.items, self.fail = part.turn, part.items, part.fail
+        if self.n_made and (part.is_left_out or part.fail is not None):
+            self.items = part.items[self.n_made :]
+
+    def part_before(self) -> Part:
+        """The samples that are to be made in vain before the batch's."""
+        before = self.part.before or []
+        # The same list as before, by which _make_in_vain() knows it.
+        before = before[self.n_made :] if self.n_made else before
+        return Part(self.turn, before, None, True, None, self.part.mark)
+
+    @property
+    def is_left_out(self) -> bool:
+        return self.part.is_left_out
+
+    @property
+    def is_before(self) -> bool:
+        """Whether another batch in flight has the Part that these samples come before."""
+        return self.number < 0 and not self.part.is_ahead
 
 
 class Streams:
@@ -94,11 +130,7 @@ class Streams:
         return self
 
     def __next__(self) -> Part:
-        if self._was_interrupted:
-            raise RuntimeError(
-                "the iteration was interrupted while the pipeline ran, which can't go on; begin "
-                "another epoch"
-            )
+        self._check_interrupted()
         while not all(self._has_ended):
             turn, self._turn = self._turn, self._turn + 1
             if not self._has_ended[turn % len(self._infos)]:
@@ -108,6 +140,13 @@ class Streams:
             self.left_turns_out = True
         raise StopIteration
 
+    def _check_interrupted(self) -> None:
+        if self._was_interrupted:
+            raise RuntimeError(
+                "the iteration was interrupted while the pipeline ran, which can't go on; begin "
+                "another epoch"
+            )
+
     def end(self, turn: int) -> None:
         """Called when a batch failed in the pipeline: its worker has no more samples."""
         self._has_ended[turn % len(self._infos)] = True
@@ -116,10 +155,54 @@ class Streams:
         """Called when the epoch is left: the samples that torch's workers make beyond the batches
         that were pulled."""
         return [
-            Part(number, self._made_in_vain(run.collect.ahead), None, True)
+            self.ahead_of(number)
             for number, run in enumerate(self._runs)
             if run is not None and run.collect.ahead and not self._has_ended[number]
         ]
+
+    def ahead_of(self, turn: int) -> Part:
+        """The samples that a turn's worker has taken ahead."""
+        run = self._runs[turn % len(self._infos)]
+        assert run is not None
+        mark = _mark_of(run)
+        return Part(turn, self._made_in_vain(run.collect.ahead), None, True, None, mark, True)
+
+    # ---- samples that are left out ---------------------------------------------------------------
+
+    def forget(self, mark: Mark | None, turn: int) -> None:
+        """Called when no batch of a turn's worker is in flight that begins before a mark."""
+        run = self._runs[turn % len(self._infos)]
+        if mark is not None and run is not None and isinstance(run.samples, Replayed):
+            run.samples.forget(mark)
+
+    def leave_out(self, part: Part, item: Item) -> Part | None:
+        """Takes back what was pulled from a worker's pipeline from a Part on, and leaves out a
+        sample of it.
+
+        Returns:
+            What takes the place of a Part whose samples were taken ahead. Else None: again() yields
+            the worker's batches from the Part on.
+        """
+        self._check_interrupted()
+        number = part.turn % len(self._infos)
+        run = self._runs[number]
+        assert run is not None and isinstance(run.samples, Replayed) and part.mark is not None
+        self._has_ended[number] = part.is_ahead and self._has_ended[number]
+        with self._running(self._infos[number]):
+            run.samples.begin_again(
+                part.mark, partial(self._source.is_of_item, item), part.is_ahead
+            )
+        return self.ahead_of(part.turn) if part.is_ahead else None
+
+    def again(self, turn: int) -> Part:
+        """The Part of a turn after leave_out(), which may be an empty one."""
+        self._check_interrupted()
+        part = None if self._has_ended[turn % len(self._infos)] else self._pull(turn)
+        if part is None or part.is_left_out:
+            self.left_turns_out = True  # the worker has no batch where it had one
+        return Part(turn, [], None, True) if part is None else part
+
+    # ----------------------------------------------------------------------------------------------
 
     def is_of(self, turn: int, other: int) -> bool:
         """Whether the batches of two turns are of one worker."""
@@ -131,6 +214,12 @@ class Streams:
         run = self._runs[number]
         if run is None:
             run = self._runs[number] = self._source.run(self.stages[number])
+        mark = _mark_of(run)
+        part = self._pulled(run, turn)
+        return part if part is None or part.is_ahead else part._replace(mark=mark)
+
+    def _pulled(self, run: Run, turn: int) -> Part | None:
+        number = turn % len(self._infos)
         size = 1 if self._batch_size is None else self._batch_size
         before: list[Item] = []
         items: list[Item] = []
@@ -143,8 +232,9 @@ class Streams:
                 n += 1
         except StopIteration:
             self.end(turn)
-            in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.ahead)
-            if in_vain:
+            if run.collect.ahead:
+                return self.ahead_of(turn)
+            if in_vain := self._made_in_vain(run.collect.left):
                 return Part(turn, in_vain, None, True)
             if n == 0:
                 return None
@@ -152,7 +242,8 @@ class Streams:
         except Exception as error:
             self.end(turn)
             in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.begun)
-            return Part(turn, in_vain or items, partial(_raise, [error]))
+            failed = taken_from(error)
+            return Part(turn, in_vain or items, partial(_raise, [error]), failed=failed)
         return Part(turn, items, None, False, before)
 
     def _items_of(self, sample: Any) -> list[Item]:
@@ -166,17 +257,26 @@ class Streams:
 
     def _next(self, run: Run, info: Any) -> Any:
         """The next of a worker's samples, or list of samples; StopIteration: there is none."""
+        with self._running(info):
+            return next(run.samples)
+
+    @contextmanager
+    def _running(self, info: Any) -> Iterator[None]:
+        """While a worker's pipeline runs, which can't go on if an interrupt comes."""
         before = set_worker_info(info)
         self._was_interrupted = True
         try:
-            sample = next(run.samples)
+            yield
         except Exception:
             self._was_interrupted = False
             raise
         finally:
             set_worker_info(before)
         self._was_interrupted = False
-        return sample
+
+
+def _mark_of(run: Run) -> Mark | None:
+    return run.samples.mark() if isinstance(run.samples, Replayed) else None
 
 
 def _raise(held: list[Exception]) -> None:
@@ -199,9 +299,14 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
 
     def _batch_of(self, number: int, indices: Any) -> Batch:
         part: Part = indices
+        assert self._parts is not None
+        waiting: Any = self._waiting
+        marks = (one.part.mark for one in waiting if self._parts.is_of(one.turn, part.turn))
+        self._parts.forget(next(marks, part.mark), part.turn)
+        batch = StreamBatch(number, part)
         if part.before:
-            self._make_in_vain(Part(part.turn, part.before, None, True))
-        return StreamBatch(number, part)
+            self._make_in_vain(batch.part_before())
+        return batch
 
     def _make_in_vain(self, part: Part) -> None:
         # An interrupt may come, and the batch behind it be asked for again.
@@ -213,6 +318,8 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
 
     def _drain(self) -> None:
         if self._streams is not None and self._handle is not None and self._parts is not None:
+            super()._drain()
+            # Only now: if batches were made again, other samples were taken ahead.
             for part in self._parts.ahead():
                 self._make_in_vain(part)
             super()._drain()
@@ -222,6 +329,56 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
                     "batches the others made depends on timing"
                 )
 
+    def _note_streams(self, virtual: VirtualWorkers, batch: Batch) -> None:
+        assert self._receiver is not None
+        is_of_image = self._receiver.failed_streams is not None
+        super()._note_streams(virtual, batch)
+        part: Part = batch.part  # type: ignore[attr-defined]
+        if part.failed is not None and self._num_workers == 0 and not is_of_image:
+            # What the sample's transforms draw before it fails, this process has drawn.
+            with contextlib.suppress(Exception):
+                self._source.base_datasets[0].dataset[part.failed]
+
+    # ---- samples that are left out ---------------------------------------------------------------
+
+    def _receive(self, batch: Batch) -> None:
+        super()._receive(batch)
+        while type(self._waiting[0].error) is LeftOut:
+            self._leave_out()
+            super()._receive(self._waiting[0])
+
+    def _leave_out(self) -> None:
+        """Leaves out the sample of the oldest batch that a handler is to leave out, and makes all
+        later batches of its worker again."""
+        failed: Any = self._waiting[0]
+        parts = self._parts
+        assert parts is not None
+        self._is_starting = True
+        ahead = parts.leave_out(failed.part, failed.items[failed.error.place])
+        failed.error = None
+        kept: list[Any] = []
+        waiting: list[Any] = list(self._waiting)
+        for batch in waiting:
+            if ahead is not None and batch is failed:
+                batch.take(ahead)
+            elif ahead is None and parts.is_of(batch.turn, failed.turn):
+                if batch.is_before:
+                    continue
+                if batch is failed:
+                    batch.n_made = max(batch.n_made, len(batch.part.before or ()))
+                batch.take(parts.again(batch.turn))
+                before = batch.part_before()
+                if before.items:
+                    kept.append(StreamBatch(-1, before))
+            kept.append(batch)
+        self._waiting.clear()
+        self._waiting.extend(kept)
+        self._restart()
+        if self._streams is not None and self._num_workers == 0:
+            self._streams.request(self._handle, self._waiting[0].turn)
+
+    # ----------------------------------------------------------------------------------------------
+
     def _next_batch(self) -> Any:
         self._forget_left_out()
         return super()._next_batch()
@@ -230,6 +387,11 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
         while self._arrived is None:
             super()._arrive()
             self._forget_left_out()
+
+    def _pull(self, n_due: int, n_pulls: int) -> None:
+        if self._arrived is None or self._arrived.number >= 0:
+            super()._pull(n_due, n_pulls)
+        # Else samples arrived that are made in vain: torch's worker still makes the same batch.
 
     def _forget_left_out(self) -> None:
         batch: Any = self._arrived

@@ -104,6 +104,11 @@ def _definition(function: Any, with_defaults: bool = True) -> Definition | None:
     return definition_of(function)
 
 
+def function_of_one(function: Any) -> Definition | None:
+    """The proved source of a function of the script with one argument; see _definition()."""
+    return _definition(function, with_defaults=False)
+
+
 def _sample_of(part_of: Callable[[Any], Any]) -> Any:
     return Fields({}, set(), True) if part_of(None) is None else SAMPLE
 

@@ -25,6 +25,7 @@ from torch.utils.data import default_convert
 
 from feedmill.planner import files
 from feedmill.planner.arrangements import IMAGE, PAIR, OpenFields, arranged, taken_apart
+from feedmill.planner.left_out import Replayed, with_ends
 from feedmill.planner.processes import is_forked
 from feedmill.planner.ranges import Range
 from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
@@ -75,6 +76,12 @@ class Picture:
         """What messages call the image."""
         url, key = self.sample.get("__url__"), self.sample.get("__key__")
         return f"{url}: {key}.{self.field}"
+
+
+def picture_of(sample: Any) -> Picture | None:
+    """The Picture in a sample, a dict or a tuple; None: there is none."""
+    values = sample.values() if type(sample) is dict else sample
+    return next((one for one in values if type(one) is Picture), None)
 
 
 def whole(sample: dict[str, Any]) -> dict[str, Any]:
@@ -266,12 +273,17 @@ class Collect:
     def copy(self) -> Collect:
         return Collect(self._size, self._is_partial)
 
+    def forget(self) -> None:
+        """Forgets all samples."""
+        self.begun, self.left, self.ahead = [], [], []
+
 
 class Run(NamedTuple):
     """A run of the pipeline.
 
     Attributes:
-        samples: with Pictures; or lists of them, if it makes batches.
+        samples: with Pictures; or lists of them, if it makes batches. A Replayed, if some may be
+            left out behind the decoder.
         collect: the stage that makes these lists; else one that is not used.
     """
 
@@ -341,6 +353,8 @@ class Stages:
         tar_paths: of all tar files.
         collects: the stage that yields lists of samples; None: the pipeline makes no batches.
         collate: makes a batch of a list of samples, as webdataset does.
+        leaves_out: a handler of a stage from the decoder on may leave out a sample. The stages of
+            ``chain`` then raise LeftOut.
     """
 
     shadows: Sequence[Any]
@@ -351,6 +365,7 @@ class Stages:
     tar_paths: Sequence[str]
     collects: Collect | None = None
     collate: Callable[[list[Any]], Any] | None = None
+    leaves_out: bool = False
 
 
 class StreamSource(Source):
@@ -504,16 +519,29 @@ class StreamSource(Source):
 
     def run(self, stages: Sequence[Any]) -> Run:
         """Begins to run the pipeline."""
-        if self._stages.collects is None:
-            return Run(iter(self._pipeline(stages)), Collect(1, True))
-        collect = self._stages.collects.copy()
-        return Run(iter(self._pipeline([*stages, collect])), collect)
+        collects = self._stages.collects
+        collect = Collect(1, True) if collects is None else collects.copy()
+        if self._stages.leaves_out:
+            return Run(self._replayed(stages, None if collects is None else collect), collect)
+        more = [] if collects is None else [collect]
+        return Run(iter(self._pipeline([*stages, *more])), collect)
+
+    def _replayed(self, stages: Sequence[Any], collect: Collect | None) -> Replayed:
+        pipeline = self._pipeline([*stages, with_ends])
+        n = pipeline.nsamples if pipeline.repetitions != 1 else 0  # as DataPipeline.__iter__
+        pipeline.nsamples = 0
+        return Replayed(iter(pipeline), collect, n if n > 0 else -1)
 
     def _pipeline(self, stages: Sequence[Any]) -> Any:
         kind = next(one for one in type(self.dataset).__mro__ if one.__name__ == "DataPipeline")
         pipeline: Any = object.__new__(kind)
         vars(pipeline).update({**vars(self.dataset), "pipeline": list(stages)})
         return pipeline
+
+    @staticmethod
+    def is_of_item(item: Item, sample: Any) -> bool:
+        """Whether a sample that run() yielded is an item's."""
+        return picture_of(sample) is item.index
 
     def item_of(self, sample: Any) -> Item:
         """The item of a sample that run() yielded.

@@ -10,11 +10,11 @@ from feedmill.planner.arrangements import IMAGE, PAIR, VALUE, OpenFields
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.sample_functions import Mapped, is_identity, is_pure, mapped_by, selects
 from feedmill.planner.streams import Open, as_it_is
+from feedmill.planner.webdataset_handlers import check_handler
 from feedmill.planner.webdataset_known import is_of
 from feedmill.planner.webdataset_stages import (
     argument_of,
     check_arguments,
-    check_handler,
     is_filter,
     stage_name,
     unknown,

@@ -46,31 +46,3 @@ def check_arguments(stage: Any, named: set[str] | None, n: int | None) -> None:
             f"the stage {stage_name(stage)} with {more} of a pipeline of webdataset is not "
             "supported natively"
         )
-
-
-def check_handler(stage: Any, may_continue: bool = False) -> None:
-    """Raises UnsupportedError if a stage's handler of errors does not raise them.
-
-    Args:
-        may_continue: it may also be one of webdataset's own that leave out what fails.
-    """
-    function = stage.f
-    default = (function.__kwdefaults__ or {}).get("handler")
-    if default is None:
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ())))
-        default = defaults.get("handler")
-    if not is_handler(stage.kw.get("handler", default), may_continue):
-        raise UnsupportedError(
-            "a handler= that does not raise errors is not supported natively for a pipeline of "
-            "webdataset, but where it reads tar files, if it is webdataset's warn_and_continue or "
-            "ignore_and_continue"
-        )
-
-
-def is_handler(handler: Any, may_continue: bool) -> bool:
-    """Whether a handler raises errors, or else continues; see check_handler()."""
-    names = ["reraise_exception"]
-    if may_continue:
-        names += ["warn_and_continue", "ignore_and_continue"]
-    return any(is_of(handler, module, *names) for module in ("filters", "handlers"))

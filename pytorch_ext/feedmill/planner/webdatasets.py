@@ -15,19 +15,40 @@ from typing import Any
 from urllib.parse import urlparse
 
 from feedmill.planner import files
+from feedmill.planner.doubtful_images import Doubts
+from feedmill.planner.failing_stages import Naming
+from feedmill.planner.left_out import Checked
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.streams import Collect, Decode, Expander, Stages, StreamSource, as_it_is
+from feedmill.planner.streams import (
+    Collect,
+    Decode,
+    Expander,
+    OwnSamples,
+    Picture,
+    Stages,
+    StreamSource,
+    as_it_is,
+    picture_of,
+)
 from feedmill.planner.timm_tars import check_tarfile
 from feedmill.planner.transforms import read_transforms
 from feedmill.planner.untouched import shadowing_attributes, type_name
 from feedmill.planner.webdataset_fields import CHANGES, Changing, SampleFields
+from feedmill.planner.webdataset_handlers import (
+    check_handler,
+    handler_of,
+    ignoring,
+    is_handler,
+    leaves_out,
+    raising,
+    raising_left_out,
+)
 from feedmill.planner.webdataset_known import check, found, is_of
 from feedmill.planner.webdataset_stages import (
     argument_of,
     check_arguments,
-    check_handler,
     is_filter,
-    is_handler,
+    stage_name,
     unknown,
 )
 
@@ -65,9 +86,13 @@ def read_pipeline(dataset: Any) -> StreamSource:
         raise UnsupportedError(read.reasons[0])
     if read.views:
         raise UnsupportedError("the transform makes several images of a sample")
+    is_random = bool(getattr(read.plan, "is_random", False))
+    if is_random:
+        reader.check_handlers()
     stateful = tuple(filter(None, map(found, ("filters", "shardlists"),
                                       ("detshuffle", "ResampledShards"))))
-    return StreamSource(dataset, reader.stages(), read, reader.fields.arrangement(), stateful)
+    stages = reader.stages(is_random)
+    return StreamSource(dataset, stages, read, reader.fields.arrangement(), stateful)
 
 
 def _check_class(dataset: Any) -> None:
@@ -184,9 +209,9 @@ class _Reader:
         opener, expander, grouper = (self._next() for _ in range(3))
         if is_filter(opener, "url_opener", module="tariterators"):
             check_arguments(opener, {"handler"}, 0)
-            check_handler(opener, may_continue=True)
+            check_handler(opener)
         elif not is_of(type(opener), "cache", "StreamingOpen") or (
-            shadowing_attributes(opener) or not is_handler(opener.handler, may_continue=True)
+            shadowing_attributes(opener) or not is_handler(opener.handler)
         ):
             raise unknown(opener)
         if not is_filter(expander, "tar_file_expander", module="tariterators"):
@@ -195,7 +220,7 @@ class _Reader:
             raise unknown(grouper)
         for stage in (expander, grouper):
             check_arguments(stage, {"handler", "select_files", "rename_files"}, 0)
-            check_handler(stage, may_continue=True)
+            check_handler(stage)
         if any(expander.kw.get(name) is not None for name in ("select_files", "rename_files")):
             raise UnsupportedError("select_files= and rename_files= are not supported natively")
         self._opener, self._expander, self._grouper = opener, expander, grouper
@@ -251,31 +276,73 @@ class _Reader:
         self._batched = Collect(size, bool(argument_of(stage, 2, "partial", True)))
         self._collate = collate
 
-    def stages(self) -> Stages:
+    def check_handlers(self) -> None:
+        """Raises UnsupportedError if a stage may leave out a sample behind transforms, which draw
+        random numbers."""
+        for one in self._tail[self._n_before() :]:
+            if leaves_out(one.stage):
+                raise UnsupportedError(
+                    f"the stage {stage_name(one.stage)} of a pipeline of webdataset may leave out "
+                    "a sample by its handler= when its random transforms have drawn"
+                )
+
+    def _n_before(self) -> int:
+        """The number of stages between the decoder and the first transform."""
+        return next((i for i, one in enumerate(self._tail) if one.transforms), len(self._tail))
+
+    def stages(self, is_random: bool) -> Stages:
         names = self.fields.image.names
-        decodes = []
-        if self._decode is not None:
-            kind = type(self._decode)
-            decodes = [kind(found("filters", "_map"), Decode(self._decoder, names))]
         reads = [self._opener, Expander(self._expander, names), self._grouper]
         tries = [
-            _raising(self._opener), Expander(_raising(self._expander), names),
-            _raising(self._grouper),
+            _raising_opener(self._opener), Expander(raising(self._expander), names),
+            raising(self._grouper),
         ]
-        changes = [*decodes, *(one.without_images(names) for one in self._tail)]
         # To open a pipe would block.
         urls = [{"url": one} for one in self._urls[:_N_TRIED_FILES] if isfile(_path_of(one))]
         of_urls, of_samples = self._shadows[: self._n_of_urls], self._shadows[self._n_of_urls :]
+        changes = self._changes(names)
         return Stages(
-            shadows=[*of_urls, *reads, *of_samples, *changes],
+            shadows=[*of_urls, *reads, *of_samples, *self._checked(changes, is_random)],
             chain=self._chain,
             reads=[urls, *tries, *self._selects],
-            changes=changes,
+            changes=list(map(ignoring, changes, self._own())),
             is_image=self.fields.is_image,
             tar_paths=[_path_of(one) for one in self._urls],
             collects=self._batched,
             collate=self._collate,
+            leaves_out=any(map(leaves_out, self._own())),
         )
+
+    def _own(self) -> list[Any]:
+        """The pipeline's own stages from the decoder on, which change samples one by one."""
+        decodes = [] if self._decode is None else [self._decode]
+        return [*decodes, *(one.stage for one in self._tail)]
+
+    def _changes(self, names: tuple[str, ...]) -> list[Any]:
+        """These stages for samples with Pictures, which raise all errors."""
+        decodes = []
+        if self._decode is not None:
+            kind = type(self._decode)
+            decodes = [kind(found("filters", "_map"), Decode(self._decoder, names))]
+        return [*decodes, *(raising(one.without_images(names)) for one in self._tail)]
+
+    def _checked(self, changes: list[Any], is_random: bool) -> list[Any]:
+        """The same, with the handlers that leave out samples; and those that may fail when random
+        transforms have drawn say for which sample."""
+        own, chain = self._own(), self._chain(None)
+        n_before = len(own) - len(self._tail) + self._n_before()
+        found: list[Any] = []
+        for i, one in enumerate(changes):
+            find: Any = picture_of if i else _encoded_picture
+            if leaves_out(own[i]):
+                stage = raising_left_out(one, handler_of(own[i]))
+                doubts = None if i else Doubts(self.fields.image.names)
+                found.append(Checked(stage, OwnSamples(chain[: i + 1]), find, doubts))
+            elif is_random and i >= n_before:
+                found.append(Naming(one, find))
+            else:
+                found.append(one)
+        return found
 
     def _chain(self, transform: Any) -> list[Any]:
         """See Stages."""
@@ -286,20 +353,26 @@ class _Reader:
             ))
             if transform is not None and one.transforms:
                 transform = as_it_is
-        return stages
+        return [
+            raising_left_out(one, handler_of(own)) if leaves_out(own) else one
+            for one, own in zip(stages, self._own())
+        ]
 
 
 # ---- stages that are made here -------------------------------------------------------------------
 
 
-def _raising(stage: Any) -> Any:
-    """A stage that reads files, with a handler that raises errors: a trial must not warn."""
-    handler = found("handlers", "reraise_exception")
-    if is_of(type(stage), "cache", "StreamingOpen"):
-        raising = copy.copy(stage)
-        raising.handler = handler
-        return raising
-    return type(stage)(stage.f, **{**stage.kw, "handler": handler})
+def _raising_opener(stage: Any) -> Any:
+    if not is_of(type(stage), "cache", "StreamingOpen"):
+        return raising(stage)
+    opener = copy.copy(stage)
+    opener.handler = found("handlers", "reraise_exception")
+    return opener
+
+
+def _encoded_picture(sample: dict[str, Any]) -> Picture:
+    """Stands for the image of a sample that was not decoded."""
+    return Picture(dict(sample), "")
 
 
 def _path_of(url: str) -> str:
@@ -311,7 +384,7 @@ def _path_of(url: str) -> str:
 def _as_stages(stage: Any) -> list[Any]:
     """The three stages that tarfile_samples() consists of."""
     check_arguments(stage, {"handler", "select_files", "rename_files"}, 0)
-    check_handler(stage, may_continue=True)
+    check_handler(stage)
     kw = dict(stage.kw)
     handler = {"handler": kw.pop("handler")} if "handler" in kw else {}
     names = {"url_opener": {}, "tar_file_expander": kw, "group_by_keys": {}}
