@@ -1,13 +1,14 @@
-"""The iterator of a DataLoader whose dataset is a pipeline of webdataset, on the native path.
+"""The iterator of a DataLoader whose dataset is a pipeline of webdataset or an IterableDataset of
+Hugging Face, on the native path.
 
-The pipeline runs in this process, once for each of torch's workers, as it would run there, but
+The dataset runs in this process, once for each of torch's workers, as it would run there, but
 yields samples whose images were not decoded; see ``planner.streams``. Batches come in the order in
 which torch's workers deliver them: each worker's next one in turn, without those that have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from feedmill._internals import make_worker_info, set_worker_info
 from feedmill.engine.config import Config
 from feedmill.iterators.batches import Batch
 from feedmill.iterators.native import NativeDataLoaderIter
+from feedmill.planner.sample_streams import Run, SampleStream
 from feedmill.planner.samples import Item
-from feedmill.planner.streams import Run, StreamSource
 
 
 class Part(NamedTuple):
@@ -31,6 +32,8 @@ class Part(NamedTuple):
         is_left_out: torch's worker makes these samples in vain, before those of its next batch, as
             there are too few for a batch.
         before: samples that it makes in vain before this batch's.
+        states: for SampleStream.note_state(): behind each item, and behind the batch. Empty: there
+            are none.
     """
 
     turn: int
@@ -38,20 +41,21 @@ class Part(NamedTuple):
     fail: Callable[[], Any] | None = None
     is_left_out: bool = False
     before: list[Item] | None = None
+    states: Sequence[Any] = ()
 
 
 class StreamBatch(Batch):
     """A batch in flight.
 
     Attributes:
-        is_left_out: see Part.
+        is_left_out, states: see Part.
     """
 
-    __slots__ = ("is_left_out",)
+    __slots__ = ("is_left_out", "states")
 
     def __init__(self, number: int, part: Part) -> None:
         super().__init__(number)
-        self.turn, self.items, self.fail, self.is_left_out, _ = part
+        self.turn, self.items, self.fail, self.is_left_out, _, self.states = part
 
 
 class Streams:
@@ -66,10 +70,11 @@ class Streams:
     Attributes:
         stages: of each worker's pipeline.
         left_turns_out: it was the turn of a worker that has no more samples.
+        last_states: states() at the end of the epoch; empty: it did not come.
     """
 
     def __init__(
-        self, loader: Any, source: StreamSource, base_seed: int, earlier: Streams | None
+        self, loader: Any, source: SampleStream, base_seed: int, earlier: Streams | None
     ) -> None:
         self._source = source
         # None: a single sample, or the batch that the pipeline makes.
@@ -89,6 +94,7 @@ class Streams:
         self._was_interrupted = False
         self._turn = 0
         self.left_turns_out = False
+        self.last_states: list[Any] = []
 
     def __iter__(self) -> Streams:
         return self
@@ -121,6 +127,14 @@ class Streams:
             if run is not None and run.collect.ahead and not self._has_ended[number]
         ]
 
+    def states(self) -> list[Any]:
+        """Without workers, the state of the dataset that is run; empty: it has none."""
+        run = self._runs[0]
+        state = None
+        if self._infos[0] is None and run is not None:
+            state = self._source.state_of(run)
+        return [] if state is None else [state]
+
     def is_of(self, turn: int, other: int) -> bool:
         """Whether the batches of two turns are of one worker."""
         return (turn - other) % len(self._infos) == 0
@@ -134,12 +148,14 @@ class Streams:
         size = 1 if self._batch_size is None else self._batch_size
         before: list[Item] = []
         items: list[Item] = []
+        states: list[Any] = []
         n = 0
         try:
             while n < size:
                 sample = self._next(run, self._infos[number])
                 before += self._made_in_vain(run.collect.left)
                 items += self._items_of(sample)
+                states += self.states()
                 n += 1
         except StopIteration:
             self.end(turn)
@@ -147,13 +163,17 @@ class Streams:
             if in_vain:
                 return Part(turn, in_vain, None, True)
             if n == 0:
+                self.last_states = self.states()
                 return None
-            return Part(turn, items, None, self._drops_last and n < size)
+            self.last_states = self.states()
+            is_short = self._drops_last and n < size
+            return Part(turn, items, None, is_short, states=[*states, *self.last_states])
         except Exception as error:
             self.end(turn)
             in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.begun)
-            return Part(turn, in_vain or items, partial(_raise, [error]))
-        return Part(turn, items, None, False, before)
+            states += self.states()
+            return Part(turn, in_vain or items, partial(_raise, [error]), states=states)
+        return Part(turn, items, None, False, before, states)
 
     def _items_of(self, sample: Any) -> list[Item]:
         return list(map(self._source.item_of, sample if self._source.collates else [sample]))
@@ -182,6 +202,12 @@ class Streams:
 def _raise(held: list[Exception]) -> None:
     """Raises an exception without keeping it in a frame, which would form a reference cycle."""
     raise held.pop()
+
+
+def _has_failed(batch: Batch) -> bool:
+    """Whether a sample of a batch could not be made. Else its error is that of the collate_fn, with
+    which torch's worker goes on."""
+    return batch.fail is not None or batch.failed >= 0
 
 
 class StreamDataLoaderIter(NativeDataLoaderIter):
@@ -231,17 +257,37 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             super()._arrive()
             self._forget_left_out()
 
+    def _note_delivered(self) -> None:
+        batch: Any = self._arrived
+        if batch is not None and batch.states:
+            self._note_state(batch.states[batch.failed])
+        super()._note_delivered()
+
+    def _end(self) -> None:
+        for state in () if self._parts is None else self._parts.last_states:
+            self._note_state(state)
+        super()._end()
+
+    def _note_state(self, state: Any) -> None:
+        source: Any = self._source
+        source.note_state(state)
+
     def _forget_left_out(self) -> None:
         batch: Any = self._arrived
-        if batch is not None and batch.is_left_out and batch.error is None:
+        if batch is not None and batch.is_left_out and not _has_failed(batch):
             self._arrived = None
 
     def _arrived_with_error(self, batch: Batch) -> None:
+        if _has_failed(batch):
+            self._end_worker(batch)
+
+    def _end_worker(self, batch: Batch) -> None:
         """As torch's worker, whose pipeline has ended with an error, makes no more batches: leaves
         out those that were pulled already."""
         parts = self._parts
         assert parts is not None
         parts.end(batch.turn)
+        parts.last_states = []
         kept = [one for one in self._waiting if not parts.is_of(one.turn, batch.turn)]
         if len(kept) < len(self._waiting):
             self._waiting.clear()
@@ -259,7 +305,7 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             )
             return self._collate.ready(data)
         except Exception:
-            self._arrived_with_error(batch)
+            self._end_worker(batch)
             if self._is_starting:
                 self._restart()
             raise

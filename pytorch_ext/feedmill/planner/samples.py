@@ -531,7 +531,7 @@ class Source:
             return Item(position, "", bytes(path), target, base_dataset, index)
         paths = tuple(path) if base_dataset.n_files > 1 else ()
         for one in paths or (path,):
-            if why := _why_no_path(one) or _why_no_tensor(base_dataset, one):
+            if why := why_no_path(one) or _why_no_tensor(base_dataset, one):
                 raise NotNative(asked, one, why)
         if target is None and base_dataset.makes_samples:
             target = -1
@@ -616,7 +616,7 @@ def _why_no_tensor(base_dataset: BaseDataset, path: Any) -> str:
     return "torchvision takes no path of bytes" if isinstance(path, bytes) else ""
 
 
-def _why_no_path(path: Any) -> str:
+def why_no_path(path: Any) -> str:
     """Why the native loader can't take a path; "" if it can."""
     if type(path) is not str:
         if not isinstance(path, (str, bytes, os.PathLike)):

@@ -16,7 +16,8 @@ from urllib.parse import urlparse
 
 from feedmill.planner import files
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.streams import Collect, Decode, Expander, Stages, StreamSource, as_it_is
+from feedmill.planner.sample_streams import Collect
+from feedmill.planner.streams import Decode, Expander, Stages, StreamSource, as_it_is
 from feedmill.planner.timm_tars import check_tarfile
 from feedmill.planner.transforms import read_transforms
 from feedmill.planner.untouched import shadowing_attributes, type_name
