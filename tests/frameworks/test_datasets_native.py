@@ -19,43 +19,20 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from torchvision import transforms
 
 datasets = frameworks.need("datasets")
+
+from image_rows import (  # noqa: E402
+    EVALUATION,
+    SIZE,
+    TRAINING,
+    XMP,
+    collate,
+    encoded,
+    exif,
+    mixed_images,
+    of_images,
+)
+
 datasets.disable_progress_bars()
-
-SIZE = 16
-EVALUATION = transforms.Compose([
-    transforms.Resize(SIZE), transforms.CenterCrop(SIZE), transforms.ToTensor(),
-    transforms.Normalize(helpers.MEAN, helpers.STD),
-])
-TRAINING = transforms.Compose([
-    transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
-    transforms.Normalize(helpers.MEAN, helpers.STD),
-])
-
-
-def encoded(kind="JPEG", mode="RGB", size=(40, 30), seed=0, **options):
-    """The bytes of an image file."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    file = io.BytesIO()
-    image = Image.fromarray(pixels)
-    (image.quantize(16) if mode == "P" else image.convert(mode)).save(file, kind, **options)
-    return file.getvalue()
-
-
-def exif(orientation):
-    data = Image.Exif()
-    data[0x0112] = orientation
-    return data
-
-
-XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>'
-
-
-def of_images(images, image="image", label="label", **columns):
-    """A Dataset of encoded images, or paths, whose labels are their rows."""
-    rows = [{"bytes": one, "path": None} if type(one) is bytes else one for one in images]
-    made = datasets.Dataset.from_dict({image: rows, label: list(range(len(rows))), **columns})
-    return made.cast_column(image, datasets.Image())
-
 
 @pytest.fixture(scope="module")
 def plain():
@@ -64,18 +41,7 @@ def plain():
 
 @pytest.fixture(scope="module")
 def mixed():
-    """Images of many formats and modes, some of them turned by their metadata."""
-    images = [encoded(seed=n, size=(40 + n, 33), exif=exif(n)) for n in range(10)]
-    images += [encoded(seed=n, mode=mode) for n, mode in enumerate(("L", "CMYK"))]
-    for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "I;16"):
-        images.append(encoded("PNG", mode))
-    images += [encoded("PNG", exif=exif(n)) for n in (1, 3, 8)]
-    images += [encoded("WEBP", exif=exif(n)) for n in (1, 5)]
-    images += [encoded("WEBP"), encoded("GIF", "P"), encoded("BMP"), encoded("TIFF")]
-    images += [encoded(size=(1, 1)), encoded(size=(1, 300))]
-    images += [encoded(xmp=XMP % n) for n in (1, 6)]
-    images += [encoded(xmp=XMP % 6, exif=exif(n)) for n in (1, 2)]
-    return of_images(images)
+    return of_images(mixed_images())
 
 
 def named(name="image"):
@@ -98,12 +64,6 @@ def preprocess_at_random(batch):
     batch["pixel_values"] = [TRAINING(image.convert("RGB")) for image in batch["image"]]
     del batch["image"]
     return batch
-
-
-def collate(examples):
-    pixel_values = torch.stack([example["pixel_values"] for example in examples])
-    labels = torch.tensor([example["label"] for example in examples])
-    return {"pixel_values": pixel_values, "labels": labels}
 
 
 def assert_same(wanted, got):

@@ -102,7 +102,7 @@ def test_verdicts_are_those_of_the_report():
 RETURNING = {
     "planner/array_samples.py": ["why_not"],
     "planner/arrow_datasets.py": [
-        "reasons", "_reasons_against_formats", "why_not", "_reasons_against_collate",
+        "reasons_against_rows", "reasons_against_formats", "why_not", "_reasons_against_collate",
     ],
     "planner/comparing.py": ["why_not"],
     "planner/equality.py": ["why_not_format"],
@@ -110,7 +110,8 @@ RETURNING = {
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons", "_mode_reasons"],
     "planner/samples.py": ["why_not"],
-    "planner/streams.py": ["why_not", "_why_slow", "_why_not_workers"],
+    "planner/sample_streams.py": ["why_not", "_why_not_workers"],
+    "planner/streams.py": ["_why_slow"],
     "planner/tensor_colors.py": ["why_not_sizes"],
     "planner/file_loaders.py": ["reasons_against"],
     "planner/opencv_files.py": ["_why_limited"],

@@ -17,12 +17,12 @@ from torchvision import transforms
 
 wds = pytest.importorskip("webdataset")
 
+from stream_outcomes import check  # noqa: E402
 from webdataset_files import (  # noqa: E402
     CROP,
     RESIZE,
     add,
     changed,
-    check,
     dataset,
     explained,
     overwritten,

@@ -14,15 +14,8 @@ from torchvision import transforms
 
 wds = pytest.importorskip("webdataset")
 
-from webdataset_files import (  # noqa: E402
-    CROP,
-    DAMAGES,
-    add,
-    check,
-    dataset,
-    explained,
-    write_shards,
-)
+from stream_outcomes import check  # noqa: E402
+from webdataset_files import CROP, DAMAGES, add, dataset, explained, write_shards  # noqa: E402
 
 CHANGE = transforms.RandomHorizontalFlip()
 

@@ -22,14 +22,13 @@ from torchvision import transforms
 
 wds = pytest.importorskip("webdataset")
 
+from stream_outcomes import check, outcomes  # noqa: E402
 from webdataset_files import (  # noqa: E402
     CROP,
     DAMAGES,
     RESIZE,
     add,
-    check,
     dataset,
-    outcomes,
     overwritten,
     pairs,
     write_shards,

@@ -14,7 +14,8 @@ from torchvision import transforms
 
 pytest.importorskip("webdataset")
 
-from webdataset_files import add, check, dataset
+from stream_outcomes import check
+from webdataset_files import add, dataset
 
 
 def _write_photos(root, sizes):

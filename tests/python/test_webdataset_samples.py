@@ -18,13 +18,13 @@ from torchvision import transforms
 
 wds = pytest.importorskip("webdataset")
 
+from stream_outcomes import check  # noqa: E402
 from webdataset_files import (  # noqa: E402
     CROP,
     DAMAGES,
     RESIZE,
     add,
     asserting,
-    check,
     dataset,
     explained,
     overwritten,

@@ -5,15 +5,12 @@ import gzip
 import io
 import json
 import os
-import random
 import tarfile
 
 import feedmill
 import helpers
-import torch
 import webdataset as wds
 from PIL import Image
-from torch.utils.data import DataLoader
 from torchvision import transforms
 
 CROP = transforms.Compose([
@@ -63,42 +60,6 @@ def asserting(sample, val=False):
 
 def explained(pipeline, **options):
     return feedmill.DataLoader(pipeline, **{"batch_size": 3, **options}).explain()
-
-
-def outcomes(kind, pipeline, stops=(0,), seed=3, **options):
-    """What epochs yield: batches, and the types of errors; and the generators' next numbers.
-
-    Args:
-        stops: of each epoch, after how many batches it is left; 0: never.
-    """
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if kind is feedmill.DataLoader:
-        options = {"native": "require", **options}
-    loader = kind(pipeline, **options)
-    found = []
-    for stop in stops:
-        iterator = iter(loader)
-        while not stop or len(found) % 100 < stop:
-            try:
-                found.append(next(iterator))
-            except StopIteration:
-                break
-            except Exception as error:
-                found.append(type(error).__name__)
-        found += [None] * (100 - len(found) % 100)
-    return [*found, torch.rand(1), random.random()]
-
-
-def check(make, stops=(0,), **options):
-    """Compares epochs with torch's. Returns them."""
-    got = outcomes(feedmill.DataLoader, make(), stops, **options)
-    wanted = outcomes(DataLoader, make(), stops, **options)
-    assert len(got) == len(wanted)
-    for one, other in zip(got, wanted):
-        assert helpers.equal_batches(one, other)
-    assert any(type(one) in (list, tuple, dict) for one in got)
-    return got
 
 
 def changed(path, change):

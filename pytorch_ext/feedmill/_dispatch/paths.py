@@ -37,9 +37,9 @@ from feedmill.planner.epochs import Epochs
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.progress import Progress
 from feedmill.planner.recognise import has_default_collate, recognise
+from feedmill.planner.sample_streams import SampleStream
 from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import never, pull_ahead_rule
-from feedmill.planner.streams import StreamSource
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.recorder import Recorder
@@ -339,7 +339,7 @@ def native_iterator(loader: Any, source: Source) -> Any:
         loader.check_worker_number_rationality()
     config = _config_of(loader, source)
     before = loader._feedmill.engine_pool.counters()
-    kind = StreamDataLoaderIter if isinstance(source, StreamSource) else NativeDataLoaderIter
+    kind = StreamDataLoaderIter if isinstance(source, SampleStream) else NativeDataLoaderIter
     iterator = kind(loader, source, config, _next_native_epoch)
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = before

@@ -48,12 +48,13 @@ class Batch:
         own: the samples as the dataset itself made them, if one can't be loaded natively and the
             dataset catches its error; None: they are native.
         n_bad: number of samples that could not be loaded.
+        failed: place of the sample whose error is raised in the place of the batch; -1: none.
     """
 
     __slots__ = (
-        "data", "done", "error", "fail", "indices", "items", "labels", "last_part", "n_bad",
-        "n_parts", "n_submitted", "number", "occurrences", "own", "owners", "parts", "ready_ns",
-        "replaced", "skipped", "turn",
+        "data", "done", "error", "fail", "failed", "indices", "items", "labels", "last_part",
+        "n_bad", "n_parts", "n_submitted", "number", "occurrences", "own", "owners", "parts",
+        "ready_ns", "replaced", "skipped", "turn",
     )
 
     def __init__(self, number: int, n_before: int = 0) -> None:
@@ -81,6 +82,7 @@ class Batch:
         self.skipped: set[int] = set()
         self.own: list[Any] | None = None
         self.n_bad = 0
+        self.failed = -1
 
     def targets(self) -> list[Any]:
         """The targets of the samples in the batch, replacements included."""

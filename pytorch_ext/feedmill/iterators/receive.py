@@ -199,6 +199,7 @@ class Receiver:
                         self.failed_streams = b""
                     if batch.error is None:
                         error = RuntimeError(payload)
+                        batch.failed = 0
                         batch.error = as_torch_raises(error, batch.turn, self._num_workers)
                     return None
                 self._pending_fallback = True
@@ -305,6 +306,7 @@ class Receiver:
             if outcome:
                 return None
             name_sample(error, item, self._bad_samples.note())
+            batch.failed = place
             return as_torch_raises(error, batch.turn, self._num_workers)
         return None
 

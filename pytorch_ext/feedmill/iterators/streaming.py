@@ -1,6 +1,7 @@
-"""The iterator of a DataLoader whose dataset is a pipeline of webdataset, on the native path.
+"""The iterator of a DataLoader whose dataset is a pipeline of webdataset or an IterableDataset of
+Hugging Face, on the native path.
 
-The pipeline runs in this process, once for each of torch's workers, as it would run there, but
+The dataset runs in this process, once for each of torch's workers, as it would run there, but
 yields samples whose images were not decoded; see ``planner.streams``. Batches come in the order in
 which torch's workers deliver them: each worker's next one in turn, without those that have ended.
 """
@@ -8,7 +9,7 @@ which torch's workers deliver them: each worker's next one in turn, without thos
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,8 +23,8 @@ from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.failing_stages import taken_from
 from feedmill.planner.left_out import LeftOut, Mark, Replayed
+from feedmill.planner.sample_streams import Run, SampleStream
 from feedmill.planner.samples import Item
-from feedmill.planner.streams import Run, StreamSource
 
 
 class Part(NamedTuple):
@@ -39,6 +40,8 @@ class Part(NamedTuple):
         mark: where in the worker's pipeline these samples begin, if some may be left out.
         is_ahead: the pipeline took its samples ahead of the batch before.
         failed: the Picture of the sample for which a stage failed, whose transforms may have drawn.
+        states: for SampleStream.note_state(): behind each item, and behind the batch. Empty: there
+            are none.
     """
 
     turn: int
@@ -49,6 +52,7 @@ class Part(NamedTuple):
     mark: Mark | None = None
     is_ahead: bool = False
     failed: Any = None
+    states: Sequence[Any] = ()
 
 
 class StreamBatch(Batch):
@@ -56,10 +60,11 @@ class StreamBatch(Batch):
 
     Attributes:
         part: what it is made of.
+        states: see Part.
         n_made: of the samples from the Part's mark on, so many were made before, in vain.
     """
 
-    __slots__ = ("n_made", "part")
+    __slots__ = ("n_made", "part", "states")
 
     def __init__(self, number: int, part: Part) -> None:
         super().__init__(number)
@@ -68,7 +73,7 @@ class StreamBatch(Batch):
 
     def take(self, part: Part) -> None:
         """Makes the batch of another Part."""
-        self.part = part
+        self.part, self.states = part, part.states
         self.turn, self.items, self.fail = part.turn, part.items, part.fail
         if self.n_made and (part.is_left_out or part.fail is not None):
             self.items = part.items[self.n_made :]
@@ -102,10 +107,11 @@ class Streams:
     Attributes:
         stages: of each worker's pipeline.
         left_turns_out: it was the turn of a worker that has no more samples.
+        last_states: states() at the end of the epoch; empty: it did not come.
     """
 
     def __init__(
-        self, loader: Any, source: StreamSource, base_seed: int, earlier: Streams | None
+        self, loader: Any, source: SampleStream, base_seed: int, earlier: Streams | None
     ) -> None:
         self._source = source
         # None: a single sample, or the batch that the pipeline makes.
@@ -125,6 +131,7 @@ class Streams:
         self._was_interrupted = False
         self._turn = 0
         self.left_turns_out = False
+        self.last_states: list[Any] = []
 
     def __iter__(self) -> Streams:
         return self
@@ -203,6 +210,13 @@ class Streams:
         return Part(turn, [], None, True) if part is None else part
 
     # ----------------------------------------------------------------------------------------------
+    def states(self) -> list[Any]:
+        """Without workers, the state of the dataset that is run; empty: it has none."""
+        run = self._runs[0]
+        state = None
+        if self._infos[0] is None and run is not None:
+            state = self._source.state_of(run)
+        return [] if state is None else [state]
 
     def is_of(self, turn: int, other: int) -> bool:
         """Whether the batches of two turns are of one worker."""
@@ -223,12 +237,14 @@ class Streams:
         size = 1 if self._batch_size is None else self._batch_size
         before: list[Item] = []
         items: list[Item] = []
+        states: list[Any] = []
         n = 0
         try:
             while n < size:
                 sample = self._next(run, self._infos[number])
                 before += self._made_in_vain(run.collect.left)
                 items += self._items_of(sample)
+                states += self.states()
                 n += 1
         except StopIteration:
             self.end(turn)
@@ -237,14 +253,20 @@ class Streams:
             if in_vain := self._made_in_vain(run.collect.left):
                 return Part(turn, in_vain, None, True)
             if n == 0:
+                self.last_states = self.states()
                 return None
-            return Part(turn, items, None, self._drops_last and n < size)
+            self.last_states = self.states()
+            is_short = self._drops_last and n < size
+            return Part(turn, items, None, is_short, states=[*states, *self.last_states])
         except Exception as error:
             self.end(turn)
             in_vain = self._made_in_vain(run.collect.left) + self._made_in_vain(run.collect.begun)
             failed = taken_from(error)
-            return Part(turn, in_vain or items, partial(_raise, [error]), failed=failed)
-        return Part(turn, items, None, False, before)
+            states += self.states()
+            return Part(
+                turn, in_vain or items, partial(_raise, [error]), failed=failed, states=states
+            )
+        return Part(turn, items, None, False, before, states=states)
 
     def _items_of(self, sample: Any) -> list[Item]:
         return list(map(self._source.item_of, sample if self._source.collates else [sample]))
@@ -282,6 +304,12 @@ def _mark_of(run: Run) -> Mark | None:
 def _raise(held: list[Exception]) -> None:
     """Raises an exception without keeping it in a frame, which would form a reference cycle."""
     raise held.pop()
+
+
+def _has_failed(batch: Batch) -> bool:
+    """Whether a sample of a batch could not be made. Else its error is that of the collate_fn, with
+    which torch's worker goes on."""
+    return batch.fail is not None or batch.failed >= 0
 
 
 class StreamDataLoaderIter(NativeDataLoaderIter):
@@ -355,7 +383,7 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
         assert parts is not None
         self._is_starting = True
         ahead = parts.leave_out(failed.part, failed.items[failed.error.place])
-        failed.error = None
+        failed.error, failed.failed = None, -1
         kept: list[Any] = []
         waiting: list[Any] = list(self._waiting)
         for batch in waiting:
@@ -393,17 +421,37 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             super()._pull(n_due, n_pulls)
         # Else samples arrived that are made in vain: torch's worker still makes the same batch.
 
+    def _note_delivered(self) -> None:
+        batch: Any = self._arrived
+        if batch is not None and batch.states:
+            self._note_state(batch.states[batch.failed])
+        super()._note_delivered()
+
+    def _end(self) -> None:
+        for state in () if self._parts is None else self._parts.last_states:
+            self._note_state(state)
+        super()._end()
+
+    def _note_state(self, state: Any) -> None:
+        source: Any = self._source
+        source.note_state(state)
+
     def _forget_left_out(self) -> None:
         batch: Any = self._arrived
-        if batch is not None and batch.is_left_out and batch.error is None:
+        if batch is not None and batch.is_left_out and not _has_failed(batch):
             self._arrived = None
 
     def _arrived_with_error(self, batch: Batch) -> None:
+        if _has_failed(batch):
+            self._end_worker(batch)
+
+    def _end_worker(self, batch: Batch) -> None:
         """As torch's worker, whose pipeline has ended with an error, makes no more batches: leaves
         out those that were pulled already."""
         parts = self._parts
         assert parts is not None
         parts.end(batch.turn)
+        parts.last_states = []
         kept = [one for one in self._waiting if not parts.is_of(one.turn, batch.turn)]
         if len(kept) < len(self._waiting):
             self._waiting.clear()
@@ -421,7 +469,7 @@ class StreamDataLoaderIter(NativeDataLoaderIter):
             )
             return self._collate.ready(data)
         except Exception:
-            self._arrived_with_error(batch)
+            self._end_worker(batch)
             if self._is_starting:
                 self._restart()
             raise

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from feedmill._ops import native
@@ -25,7 +25,15 @@ from feedmill.planner.equality import native_formats
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import flatten
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.samples import BaseDataset, BaseNode, Item, NotNative, Source, SubsetNode
+from feedmill.planner.samples import (
+    BaseDataset,
+    BaseNode,
+    Item,
+    NotNative,
+    Source,
+    SubsetNode,
+    why_no_path,
+)
 from feedmill.planner.transforms import TransformPlan, read_transforms
 from feedmill.planner.untouched import type_name
 
@@ -66,6 +74,7 @@ class ImageTable:
 
     Args:
         dataset: the Dataset.
+        is_library_known: huggingface.check_library() was called.
 
     Attributes:
         dataset: the same.
@@ -78,8 +87,9 @@ class ImageTable:
         UnsupportedError: it is not supported, or has not one column of images.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        huggingface.check_library()
+    def __init__(self, dataset: Any, is_library_known: bool = False) -> None:
+        if not is_library_known:
+            huggingface.check_library()
         huggingface.check_dataset(dataset)
         _check_methods(dataset)
         self.dataset = dataset
@@ -144,6 +154,10 @@ class ImageTable:
     def reasons(self) -> list[str]:
         """Reasons against the images: rows without one, files that are not local, and formats that
         go through Pillow."""
+        return self.reasons_against_rows() or reasons_against_formats([self])
+
+    def reasons_against_rows(self) -> list[str]:
+        """Reasons if there are rows without an image, or files that are not local."""
         compute = sys.modules["pyarrow.compute"]
         for chunk, (encoded, paths) in zip(self._images.chunks, self._parts):
             if chunk.null_count:
@@ -157,25 +171,32 @@ class ImageTable:
             )
             if len(used) and not compute.all(is_local).as_py():
                 return ["the dataset's images are not in local files, but at URLs"]
-        return self._reasons_against_formats()
+        return []
 
-    def _reasons_against_formats(self) -> list[str]:
-        paths, n_native, n_probed = [], 0, 0
-        first = tuple(_FIRST_BYTES[name] for name in native_formats())
-        for index in range(0, self._n_rows, max(1, self._n_rows // _PROBED_ROWS)):
-            row = index if self._rows is None else int(self._rows[index])
-            source = self.source(row)
-            if type(source) is str:
-                paths.append(source)
-            elif type(source) is Buffer:
-                n_probed += 1
-                n_native += bytes(memoryview(source.owner)[:8]).startswith(first)
-        if 2 * n_native < n_probed:
-            return [
-                f"most images are not {', '.join(native_formats())} ({n_native} of {n_probed} "
-                "sampled images are)"
-            ]
-        return files.reasons_against_names(paths) if paths else []
+    def sources(self, n: int) -> Iterator[Any]:
+        """The paths or encoded images in about n rows."""
+        for index in range(0, self._n_rows, max(1, self._n_rows // n)):
+            yield self.source(index if self._rows is None else int(self._rows[index]))
+
+
+def reasons_against_formats(tables: Sequence[ImageTable]) -> list[str]:
+    """Reasons if most images of tables have formats that go through Pillow."""
+    paths, n_native, n_probed = [], 0, 0
+    first = tuple(_FIRST_BYTES[name] for name in native_formats())
+    some = tables[:: max(1, len(tables) // _PROBED_ROWS)]
+    n = max(1, _PROBED_ROWS // max(1, len(some)))
+    for source in itertools.chain.from_iterable(one.sources(n) for one in some):
+        if type(source) is str:
+            paths.append(source)
+        elif type(source) is Buffer:
+            n_probed += 1
+            n_native += bytes(memoryview(source.owner)[:8]).startswith(first)
+    if 2 * n_native < n_probed:
+        return [
+            f"most images are not {', '.join(native_formats())} ({n_native} of {n_probed} "
+            "sampled images are)"
+        ]
+    return files.reasons_against_names(paths) if paths else []
 
 
 def _bytes_and_paths(chunk: Any) -> tuple[Any, Any]:
@@ -184,14 +205,25 @@ def _bytes_and_paths(chunk: Any) -> tuple[Any, Any]:
     return tuple(parts[chunk.type.get_field_index(name)] for name in ("bytes", "path"))
 
 
-def table_of(dataset: Any) -> ImageTable:
-    """The rows of a Dataset without a function. UnsupportedError if it is not supported."""
+def is_local(path: Any) -> bool:
+    """Whether a path in a column of images is one of a file that the native loader can open."""
+    return (
+        type(path) is str and (path.startswith("/") or ":" not in path) and not why_no_path(path)
+    )
+
+
+def table_of(dataset: Any, is_library_known: bool = False) -> ImageTable:
+    """The rows of a Dataset without a function. UnsupportedError if it is not supported.
+
+    Args:
+        is_library_known: as ImageTable's.
+    """
     if dataset._format_type is not None:
         raise UnsupportedError(
             f"the Dataset within it has the format {dataset._format_type!r}; natively it must have "
             "none"
         )
-    return ImageTable(dataset)
+    return ImageTable(dataset, is_library_known)
 
 
 class _Verified:

@@ -1,5 +1,6 @@
 """Finds out what a function does with a batch of samples that Hugging Face's datasets pass to it:
-``Dataset.set_transform()`` and ``with_transform()`` take such functions.
+``Dataset.set_transform()`` and ``with_transform()`` take such functions. And what a function does
+with one sample, which ``IterableDataset.map()`` takes.
 
 The function's source is evaluated as ``evaluating`` does, with a dict of unknown columns. It is
 understood only if all that it does is to apply transforms to each image of one column, and to
@@ -54,6 +55,7 @@ class BatchFunction:
         columns: the columns at these keys; None at the key of the transformed images.
         left: keys of the result, not among ``keys``, with images as they were before the last
             transform.
+        returns_given: it returns the dict that it was called with.
 
     Raises:
         NotUnderstood: it does something else, or is not proved to do only this.
@@ -64,11 +66,12 @@ class BatchFunction:
     ) -> None:
         self._function = function
         inner, bound = called(function)
-        evaluator = _BatchEvaluator(inner, state)
+        evaluator = self._evaluator()(inner, state)
         result = evaluator.batch(bound, columns, image)
+        self.returns_given = evaluator.returns_given
         self.calls: list[Any] = evaluator.calls
-        done = _Images(len(self.calls))
-        images = {key: one for key, one in result.items() if type(one) is _Images}
+        done = evaluator.images(len(self.calls))
+        images = {key: one for key, one in result.items() if type(one) is not Column}
         self.left = tuple(key for key, one in images.items() if one != done)
         self.keys = tuple(key for key in result if key not in self.left)
         self.columns: tuple[str | None, ...] = tuple(
@@ -80,6 +83,10 @@ class BatchFunction:
             # native="verify" must be able to replace it.
             if type(call) is not Convert and not _holds(inner, bound, call):
                 raise NotUnderstood("a transform that it calls is no variable and no attribute")
+
+    @staticmethod
+    def _evaluator() -> type[_BatchEvaluator]:
+        return _BatchEvaluator
 
     def with_transform(self, transform: Any) -> Any:
         """A copy of the function that calls another transform in the place of the first one, and
@@ -142,8 +149,25 @@ def _with_values(function: FunctionType, new: dict[int, Any]) -> FunctionType:
     return copied
 
 
+class ExampleFunction(BatchFunction):
+    """What a function does with one sample, which ``IterableDataset.map()`` calls it with: as with
+    a batch, but the dict holds one image."""
+
+    @staticmethod
+    def _evaluator() -> type[_BatchEvaluator]:
+        return _ExampleEvaluator
+
+
 class _BatchEvaluator(Evaluator):
-    """Evaluates a function once."""
+    """Evaluates a function once.
+
+    Attributes:
+        images: what stands for the images after a number of calls.
+        returns_given: the function returned the dict that it was called with.
+    """
+
+    images: Any = _Images
+    returns_given = False
 
     @property
     def calls(self) -> list[Any]:
@@ -151,10 +175,11 @@ class _BatchEvaluator(Evaluator):
 
     def batch(self, bound: Sequence[Any], columns: Sequence[str], image: str) -> _Batch:
         """The dict that the function returns."""
-        given = _Batch({one: _Images(0) if one == image else Column(one) for one in columns})
+        given = _Batch({one: self.images(0) if one == image else Column(one) for one in columns})
         result = self.result([*bound, given])
         if type(result) is not _Batch:
             raise self._error(self._definition.node, "it returns something else than a dict")
+        self.returns_given = result is given
         return result
 
     # ---- statements ------------------------------------------------------------------------------
@@ -184,7 +209,7 @@ class _BatchEvaluator(Evaluator):
     def _set(self, node: ast.AST, owner: _Batch, key: Any, value: Any) -> None:
         if type(key) is not str:
             raise self._error(node, "it makes a column whose name is no string")
-        if type(value) not in (Column, _Images):
+        if type(value) is not Column and type(value) is not self.images:
             raise self._error(node, "it makes a column of something else than the images and the "
                               "other columns")
         owner[key] = value
@@ -273,3 +298,12 @@ class _BatchEvaluator(Evaluator):
         if type(drawn) is Draw:
             raise self._error(node, "it draws a random number")
         return drawn
+
+
+class _ExampleEvaluator(_BatchEvaluator):
+    """Evaluates a function of one sample once."""
+
+    images = ImageValue
+
+    def _comprehension(self, node: ast.ListComp) -> _Images:
+        raise self._error(node, "it loops over something")

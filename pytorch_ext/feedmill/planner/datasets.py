@@ -11,7 +11,7 @@ Other subclasses of them can't, unless they define ``feedmill_item``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from feedmill.planner import (
     adm_datasets,
     files,
     huggingface,
+    iterable_datasets,
     tensor_files,
     timm_objects,
     torchcodec_files,
@@ -92,9 +93,10 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         calls_transforms: for hybrid mode, which calls the transform: any transform is accepted, and
             the samples have no plan.
     """
-    if not calls_transforms and webdatasets.is_pipeline(dataset):
+    read_stream = None if calls_transforms else _stream_reader(dataset)
+    if read_stream is not None:
         try:
-            return Support(webdatasets.read_pipeline(dataset))
+            return Support(read_stream(dataset))
         except UnsupportedError as error:
             return unsupported(str(error))
     reader = _DatasetReader(calls_transforms)
@@ -115,6 +117,15 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         return Support(ArrowSource(dataset, node))
     is_plain = isinstance(node.base_datasets[0].plan, RawPlan)
     return Support((RawSource if is_plain else Source)(dataset, node))
+
+
+def _stream_reader(dataset: Any) -> Callable[[Any], Source] | None:
+    """What reads a dataset whose own code runs on the native path; None: it is another dataset."""
+    if webdatasets.is_pipeline(dataset):
+        return webdatasets.read_pipeline
+    if iterable_datasets.is_iterable_dataset(dataset):
+        return iterable_datasets.read_iterable
+    return None
 
 
 class _DatasetReader:

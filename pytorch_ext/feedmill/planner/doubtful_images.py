@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedmill.planner.ranges import Range
-from feedmill.planner.streams import Member, Picture
+from feedmill.planner.sample_streams import Picture
+from feedmill.planner.streams import Member
 
 _WEBP_BYTES = 12
 # By the first bytes of a file its last ones.

@@ -44,7 +44,7 @@ def is_known(
     """
     function = getattr(function, "__func__", function)  # of a static method
     module, _, name = place.partition(":")
-    if not is_original(function, module, name) or function.__closure__:
+    if not is_original(function, module, name) or not _holds_class_only(function):
         return False
     if fingerprint(function.__code__) not in known.get(place, frozenset()):
         return False
@@ -53,6 +53,18 @@ def is_known(
     return all(
         _means(function, one, known, meanings) for one in _globals_of(function.__code__)
     )
+
+
+def _holds_class_only(function: FunctionType) -> bool:
+    """Whether a function has no variables of others, but for the class that super() needs."""
+    cells = function.__closure__ or ()
+    if not cells:
+        return True
+    owner: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split(".")[:-1]:
+        owner = getattr(owner, "__dict__", {}).get(name)
+    is_class = function.__code__.co_freevars == ("__class__",) and isinstance(owner, type)
+    return is_class and cells[0].cell_contents is owner
 
 
 def has_known_body(
@@ -90,7 +102,7 @@ def _means(
     return value is getattr(sys.modules.get(module), inner, None)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _globals_of(code: CodeType) -> frozenset[str]:
     """The global and built-in names that code uses."""
     names = {
@@ -116,13 +128,13 @@ def body_fingerprint(code: CodeType) -> str:
     return "" if definition is None else _hash_of_body(definition)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def hash_of(definition: ast.AST) -> str:
     """The hash of a definition in a syntax tree."""
     return _hash(canonical(definition))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _hash_of_body(definition: ast.FunctionDef) -> str:
     starts = 1 if _starts_with_docstring(definition) else 0
     return _hash(canonical(definition.body[starts:]))
@@ -139,30 +151,30 @@ def _definition(code: CodeType) -> ast.FunctionDef | None:
 
 
 # Equal code may come from several files.
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _definition_in(path: str, code: CodeType) -> ast.FunctionDef | None:
-    tree, codes = _read_file(path)
-    if code not in codes:
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node
-    return None
+    definitions, codes = _read_file(path)
+    return definitions.get((code.co_name, code.co_firstlineno)) if code in codes else None
 
 
 @functools.lru_cache(maxsize=16)
-def _read_file(path: str) -> tuple[ast.AST, frozenset[CodeType]]:
-    """The syntax tree of a Python file, and the code of all functions in it. The whole file is
-    compiled, as code depends on what its file imports."""
+def _read_file(
+    path: str,
+) -> tuple[dict[tuple[str, int], ast.FunctionDef], frozenset[CodeType]]:
+    """The definitions of functions in a Python file, by name and first line, and the code of all
+    functions in it. The whole file is compiled, as code depends on what its file imports."""
     try:
         text = "".join(linecache.getlines(path))
         tree = ast.parse(text)
         compiled = compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
-        return ast.Module([], []), frozenset()
-    return tree, frozenset(_codes_in(compiled))
+        return {}, frozenset()
+    definitions: dict[tuple[str, int], ast.FunctionDef] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            definitions.setdefault((node.name, first), node)
+    return definitions, frozenset(_codes_in(compiled))
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -9,6 +9,7 @@ prints, if the function computes what the others of its list do.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +25,7 @@ _IMAGE = "datasets.features.image"
 _TABLE = "datasets.table"
 _FILES = "datasets.utils.file_utils"
 
-# Hashes of the functions of datasets 5.2.0.
+# Hashes of the functions of datasets 5.1.0 and 5.2.0, the newest first.
 KNOWN = {
     f"{_DATASET}:Dataset.__getitem__": frozenset({"f261f4bb6dc71727"}),
     f"{_DATASET}:Dataset._getitem": frozenset({"dffd2194e63b3dc8"}),
@@ -56,7 +57,7 @@ KNOWN = {
     f"{_FEATURES}:decode_nested_example": frozenset({"c754b81c36253ea0"}),
     f"{_FEATURES}:Features.decode_batch": frozenset({"501d9e6755e60650"}),
     f"{_FEATURES}:Features.decode_example": frozenset({"ecd8b875914b05f6"}),
-    f"{_IMAGE}:Image.decode_example": frozenset({"d15130c62e8c97ac"}),
+    f"{_IMAGE}:Image.decode_example": frozenset({"d15130c62e8c97ac", "b76b343cac244d1d"}),
     f"{_FILES}:is_local_path": frozenset({"5d101bae5c9bbc2a"}),
     f"{_TABLE}:IndexedTableMixin.__init__": frozenset({"632d08d86b957ece"}),
     f"{_TABLE}:IndexedTableMixin.fast_gather": frozenset({"a2e5ae14d5b26626"}),
@@ -162,22 +163,20 @@ def _check_formatter(kind: type) -> None:
         raise UnsupportedError(f"{type_name(kind)} was changed")
 
 
-def is_known(place: str) -> bool:
-    """Whether the function at a place of KNOWN is one of those listed."""
+def is_known(
+    place: str,
+    known: Mapping[str, frozenset[str]] = KNOWN,
+    meanings: Mapping[str, str] = _MEANINGS,
+) -> bool:
+    """Whether the function at a place of ``known`` is one of those listed."""
     module, _, path = place.partition(":")
     owner, _, name = path.rpartition(".")
     function = vars(_of(module, owner)).get(name) if owner else _of(module, name)
     function = function.fget if isinstance(function, property) else function
-    if type(function) is not FunctionType:
-        return False
-    cells = function.__closure__
-    if cells and len(cells) == 1 and cells[0].cell_contents is _of(module, owner):
-        # It calls super(), as the constructors of formatters do, and uses no other global name.
-        return (
-            is_original(function, module, path)
-            and fingerprints.fingerprint(function.__code__) in KNOWN[place]
-        )
-    return fingerprints.is_known(function, place, KNOWN, _MEANINGS)
+    function = getattr(function, "__func__", function)  # of a static method
+    return type(function) is FunctionType and fingerprints.is_known(
+        function, place, known, meanings
+    )
 
 
 def check_dataset(dataset: Any) -> None:
@@ -193,5 +192,21 @@ def check_dataset(dataset: Any) -> None:
     tables = [one for one in (dataset._data, dataset._indices) if one is not None]
     if not all(map(is_table, tables)):
         raise UnsupportedError("the dataset's table is none of Hugging Face's datasets")
-    if type(dataset._info.features) is not _of(_FEATURES, "Features"):
+    check_features(dataset._info.features)
+
+
+def check_features(features: Any) -> None:
+    """Raises UnsupportedError if features are not the library's, or hide methods of their
+    classes."""
+    if type(features) is not _of(_FEATURES, "Features") or shadowing_attributes(features):
         raise UnsupportedError("the dataset's features are none of Hugging Face's datasets")
+    for name, one in features.items():
+        # The fields of a feature hide their defaults, which are in the class.
+        own = [
+            key for key in getattr(one, "__dict__", ()) if callable(getattr(type(one), key, None))
+        ]
+        if own:
+            raise UnsupportedError(
+                f"the feature of the column {name!r} has its own {', '.join(own)}, which hides "
+                "that of its class"
+            )

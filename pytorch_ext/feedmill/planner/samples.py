@@ -549,7 +549,7 @@ class Source:
             return Item(position, "", bytes(path), target, base_dataset, index)
         paths = tuple(path) if base_dataset.n_files > 1 else ()
         for one in paths or (path,):
-            why, load = _why_no_path(one), base_dataset.load
+            why, load = why_no_path(one), base_dataset.load
             if not why and isinstance(load, FileLoader):
                 why = load.why_no_path(one)
             if why:
@@ -626,7 +626,7 @@ def _position(index: Any, found: Any) -> int:
         raise NotNative(index, path, f"the index is not an integer ({error})") from None
 
 
-def _why_no_path(path: Any) -> str:
+def why_no_path(path: Any) -> str:
     """Why the native loader can't take a path; "" if it can."""
     if type(path) is not str:
         if not isinstance(path, (str, bytes, os.PathLike)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import operator
 import os
 import re
 import stat
@@ -26,9 +25,9 @@ from torch.utils.data import default_convert
 from feedmill.planner import files
 from feedmill.planner.arrangements import IMAGE, PAIR, OpenFields, arranged, taken_apart
 from feedmill.planner.left_out import Replayed, with_ends
-from feedmill.planner.processes import is_forked
 from feedmill.planner.ranges import Range
-from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
+from feedmill.planner.sample_streams import Collect, Picture, Run, SampleStream, picture_of
+from feedmill.planner.samples import BaseDataset, Item
 from feedmill.planner.tar_places import TarPlaces
 from feedmill.planner.transforms import TransformPlan
 
@@ -36,7 +35,6 @@ from feedmill.planner.transforms import TransformPlan
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x5d\x00\x00\x80", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 # As in webdataset.
 _META = re.compile(r"__[^/]*__($|/)")
-_N_TRIED = 40
 # Samples that tell how large images are.
 _N_MEASURED = 16
 # What a sample may have beside its image, in bytes.
@@ -52,36 +50,6 @@ class Member(NamedTuple):
 
     def read(self) -> bytes:
         return self.place.read(self.path)
-
-
-class Picture:
-    """Stands for a decoded image.
-
-    Attributes:
-        sample: the sample as the decoder got it, a dict.
-        field: the image's key in it.
-    """
-
-    __slots__ = ("field", "sample")
-
-    def __init__(self, sample: dict[str, Any], field: str) -> None:
-        self.sample, self.field = sample, field
-
-    def convert(self, mode: str) -> Picture:
-        """As an image's: it is in RGB already, the only mode that functions may name."""
-        return self
-
-    @property
-    def name(self) -> str:
-        """What messages call the image."""
-        url, key = self.sample.get("__url__"), self.sample.get("__key__")
-        return f"{url}: {key}.{self.field}"
-
-
-def picture_of(sample: Any) -> Picture | None:
-    """The Picture in a sample, a dict or a tuple; None: there is none."""
-    values = sample.values() if type(sample) is dict else sample
-    return next((one for one in values if type(one) is Picture), None)
 
 
 def whole(sample: dict[str, Any]) -> dict[str, Any]:
@@ -236,61 +204,6 @@ class Open:
             raise
 
 
-class Collect:
-    """In the place of webdataset's stage batched(): yields the samples of each batch in a list.
-
-    Args:
-        size: of a batch.
-        is_partial: the last one may be smaller.
-
-    Attributes:
-        begun: samples of the next list.
-        left: samples before the latest list, or the end, that are too few for a batch.
-        ahead: the sample behind the latest list, which webdataset makes before that.
-    """
-
-    def __init__(self, size: int, is_partial: bool) -> None:
-        self._size, self._is_partial = size, is_partial
-        self.begun: list[Any] = []
-        self.left: list[Any] = []
-        self.ahead: list[Any] = []
-
-    def __call__(self, samples: Iterable[Any]) -> Iterator[list[Any]]:
-        self.begun = []
-        for sample in samples:
-            if len(self.begun) == self._size:
-                batch, self.begun = self.begun, []
-                self.ahead.append(sample)
-                yield batch
-                self.ahead.clear()
-            self.begun.append(sample)
-        batch, self.begun = self.begun, []
-        if batch and (self._is_partial or len(batch) == self._size):
-            yield batch
-        else:
-            self.left += batch
-
-    def copy(self) -> Collect:
-        return Collect(self._size, self._is_partial)
-
-    def forget(self) -> None:
-        """Forgets all samples."""
-        self.begun, self.left, self.ahead = [], [], []
-
-
-class Run(NamedTuple):
-    """A run of the pipeline.
-
-    Attributes:
-        samples: with Pictures; or lists of them, if it makes batches. A Replayed, if some may be
-            left out behind the decoder.
-        collect: the stage that makes these lists; else one that is not used.
-    """
-
-    samples: Iterator[Any]
-    collect: Collect
-
-
 def as_it_is(value: Any) -> Any:
     """In the place of an image's transform."""
     return value
@@ -318,19 +231,6 @@ class OwnSamples:
             samples = stage(samples)
         sample = next(samples)
         return sample if self._arrangement is None else _pair_of(self._arrangement, sample)
-
-
-class StreamItem(Item):
-    """A sample of a pipeline, which has no index. ``index`` is its Picture."""
-
-    __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        return str(self.index.name)
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def _pair_of(arrangement: Any, sample: Any) -> Any:
@@ -368,7 +268,7 @@ class Stages:
     leaves_out: bool = False
 
 
-class StreamSource(Source):
+class StreamSource(SampleStream):
     """The samples of a pipeline.
 
     Args:
@@ -377,43 +277,30 @@ class StreamSource(Source):
         read: its image's transforms.
         arrangement: of the samples, a tuple or OpenFields.
         stateful: classes of stages that hold a state, of which each worker process has a copy.
-
-    Attributes:
-        collates: the pipeline makes batches itself.
     """
 
-    has_indices = False
+    what = "a pipeline of webdataset"
+    needs_default = True
 
     def __init__(
         self, dataset: Any, stages: Stages, read: TransformPlan, arrangement: Any,
         stateful: tuple[type, ...],
     ) -> None:
-        self.dataset = dataset
         base = BaseDataset(
             OwnSamples(stages.chain(None)), self.find, files.load_rgb, False, "transform",
             read.plan, read.steps, arrangement=arrangement, makes_samples=True,
             converts=read.converts,
             with_transform=lambda transform, _: OwnSamples(stages.chain(transform), arrangement),
         )
-        self.n_samples = 1  # it is not known
-        self.plan = read.plan
-        self.kind = type(dataset).__name__
-        self.arrangement = arrangement
-        self.gives_bytes = True
+        super().__init__(dataset, base)
         self.collates = stages.collects is not None
-        self._node = BaseNode(base, self.kind)
         self._stages = stages
         self._stateful = stateful
         is_dict = isinstance(arrangement, OpenFields)
         self._image = arrangement.image if is_dict else arrangement.index(IMAGE)
-        self._tried: list[Item] | None = None
 
     def find(self, index: Any) -> Any:
         raise TypeError(f"the samples of a {self.kind} have no indices")
-
-    @property
-    def size(self) -> str:
-        return "samples as they come"
 
     @property
     def n_places(self) -> int:
@@ -427,55 +314,12 @@ class StreamSource(Source):
                 sizes += [one.place.n_bytes for one in sample.values() if type(one) is Member]
         return TarPlaces(self._stages.tar_paths, sum(sizes) // max(1, len(sizes) - 1))
 
-    def is_like(self, other: Source, in_any_format: bool = False) -> bool:
-        if not isinstance(other, StreamSource) or not self._has_plan_of(other, in_any_format):
-            return False
-        mine, theirs = self._identity(), other._identity()
-        return len(mine) == len(theirs) and all(map(operator.is_, mine, theirs))
-
-    def _identity(self) -> list[Any]:
-        steps = [one for step in self.base_datasets[0].steps for one in step.identity()]
-        return [self.dataset, *vars(self.dataset)["pipeline"], *steps]
-
-    def why_not(self, loader: Any, is_default: bool) -> list[str]:
-        options = loader._feedmill_options()
-        reasons = []
-        if not is_default:
-            reasons.append("a pipeline of webdataset needs torch's own collate_fn natively")
-        if self.collates and loader.batch_sampler is not None:
-            reasons.append(
-                "the pipeline makes batches, and so does the DataLoader: pass batch_size=None"
-            )
-        if loader.num_workers > 0:
-            reasons += self._why_not_workers(loader)
-        elif self.native_plan.is_random and self.collates:
-            reasons.append(
-                "without workers, the pipeline's batched() draws the random numbers of the next "
-                "batch's first sample from this process's generators; pass num_workers=1"
-            )
-        if self.native_plan.is_random and not loader._feedmill_draws_as_torch():
-            reasons.append(
-                "seed= and rng='feedmill' need samples with indices, which a pipeline of "
-                "webdataset does not have"
-            )
-        if options.native == "verify" or options.on_error != "raise" or options.device is not None:
-            reasons.append(
-                "native='verify', on_error= and device= are not supported for a pipeline of "
-                "webdataset"
-            )
-        if why := self._why_slow():
-            reasons.append(why)
-        changes_images = options.dtype or options.memory_format is not torch.contiguous_format
-        if self.collates and changes_images:
-            reasons.append(
-                "dtype= and memory_format= are not applied natively to batches that the pipeline "
-                "makes"
-            )
-        return reasons
+    def _parts(self) -> Sequence[Any]:
+        stages: list[Any] = vars(self.dataset)["pipeline"]
+        return stages
 
     def _why_slow(self) -> str:
-        """A reason if the other fields of the first sample take long to decode, which torch's
-        workers would do side by side."""
+        """A reason if the other fields of the first sample take long to decode."""
         sample: dict[str, Any] = {}
         with contextlib.suppress(Exception):
             sample = next(iter(self._pipeline(self._stages.reads)))
@@ -489,24 +333,9 @@ class StreamSource(Source):
             f"({', '.join(fields)}), which one process would decode"
         )
 
-    @staticmethod
-    def _why_not_workers(loader: Any) -> list[str]:
-        reasons = []
-        if loader.num_workers > 1 and not getattr(loader, "in_order", True):
-            reasons.append("with in_order=False the order of batches depends on timing")
-        if not is_forked(loader):
-            reasons.append("worker processes that are not forked may see another pipeline")
-        return reasons
-
     # ---- samples ---------------------------------------------------------------------------------
 
     def stages(self, of_worker: bool, earlier: Sequence[Any] = ()) -> list[Any]:
-        """The stages for run().
-
-        Args:
-            of_worker: copies, as a worker process has them.
-            earlier: what was returned for the worker's epoch before.
-        """
         shadows = self._stages.shadows
         if not of_worker:
             return list(shadows)
@@ -518,7 +347,6 @@ class StreamSource(Source):
         ]
 
     def run(self, stages: Sequence[Any]) -> Run:
-        """Begins to run the pipeline."""
         collects = self._stages.collects
         collect = Collect(1, True) if collects is None else collects.copy()
         if self._stages.leaves_out:
@@ -540,43 +368,18 @@ class StreamSource(Source):
 
     @staticmethod
     def is_of_item(item: Item, sample: Any) -> bool:
-        """Whether a sample that run() yielded is an item's."""
         return picture_of(sample) is item.index
 
-    def item_of(self, sample: Any) -> Item:
-        """The item of a sample that run() yielded.
-
-        Raises:
-            RuntimeError: its parts are not those of the samples that the native path can load.
-        """
-        apart = taken_apart(self.arrangement, sample)
-        if apart is None or type(apart[0]) is not Picture:
-            raise RuntimeError(
-                "a sample of the pipeline has no image where others have it, which torch's path "
-                "only can load; use native='off'"
-            )
-        picture, rest = apart
-        target = rest[0] if self.arrangement == PAIR else rest
+    def _encoded(self, picture: Any) -> tuple[int, Any, Any]:
         data = picture.sample[picture.field]
-        path, place = "", 0
-        if type(data) is Member:
-            path, data = data
-            place = self._places.number(path, data.offset)
-        return StreamItem(place, path, data, target, self.base_datasets[0], picture)
+        if type(data) is not Member:
+            return 0, "", data
+        path, place = data
+        return self._places.number(path, place.offset), path, place
 
-    def trial_numbers(self, n: int) -> Sequence[int]:
-        return range(n)
-
-    def item(self, index: Any) -> Item:
-        """One of the first samples of the first tar files, for a trial. Raises IndexError."""
-        if self._tried is None:
-            self._tried = []
-            stages = [*self._stages.reads, *self._stages.changes]
-            with contextlib.suppress(Exception):
-                for sample in islice(self._pipeline(stages), _N_TRIED):
-                    self._tried.append(self.item_of(sample)._replace(position=0))
-        found: Item = self._tried[index]
-        return found
+    def _samples_to_try(self) -> Iterator[Any]:
+        stages = [*self._stages.reads, *self._stages.changes]
+        return iter(self._pipeline(stages))
 
     def collated(self, images: torch.Tensor, targets: Sequence[Any]) -> Any:
         """A batch as the pipeline and torch's default_convert() make it."""

@@ -19,16 +19,14 @@ from feedmill.planner.doubtful_images import Doubts
 from feedmill.planner.failing_stages import Naming
 from feedmill.planner.left_out import Checked
 from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.sample_streams import Collect, Picture, picture_of
 from feedmill.planner.streams import (
-    Collect,
     Decode,
     Expander,
     OwnSamples,
-    Picture,
     Stages,
     StreamSource,
     as_it_is,
-    picture_of,
 )
 from feedmill.planner.timm_tars import check_tarfile
 from feedmill.planner.transforms import read_transforms
