@@ -16,11 +16,11 @@ extern "C" {
 
 /*
  * After next() returned FM_FALLBACK: the sample that the caller must finish. The caller either
- * writes it to `out` (channels x height x width values of `dtype` in `layout`: the plan's or, if
- * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or calls it
- * with an error status: next() then drops the sample's batch and returns that status.
- * With several views `out` is the first view's place, and fm_loader_fallback_view() has the others.
- * If these have files of their own, each rejected file is passed alone: `out` is its view's place.
+ * writes it to `out` (channels x height x width values of `dtype` in `layout`: the transform's or,
+ * if the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or calls
+ * it with an error status: next() then drops the sample's batch and returns that status. With
+ * several views `out` is the first view's place, and fm_loader_fallback_view() has the others. If
+ * these have files of their own, each rejected file is passed alone: `out` is its view's place.
  */
 typedef struct fm_fallback {
     int64_t index;

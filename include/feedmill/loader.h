@@ -108,7 +108,7 @@ FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
  * A borrowed batch: images[n][channels][height][width] or, with FM_NHWC,
- * images[n][height][width][channels], contiguous and of the plan's dtype; labels[n]. As a
+ * images[n][height][width][channels], contiguous, of the transform's dtype; labels[n]. As a
  * tensor (n, c, height, width) its strides are, in values, (c * height * width, height * width,
  * width, 1) or (c * height * width, 1, c * width, c). The caller owns the memory until
  * fm_batch_release(). Two batches may be held at no cost while the next one is fetched; if more

@@ -172,8 +172,8 @@ static void choose_bytes(fm_loader *loader, fm_task *task, const fm_sample *samp
     task->is_partial = task->read.range_bytes < sample->range_bytes;
 }
 
-/* Reads the whole range, as long as nothing else is decided on. With streams, samples that may be
- * read in part are measured by their index. */
+/* Plans to read the sample's whole range, which choose_bytes() may shorten. With streams, the width
+ * and height of a sample that may be read in part are those of its restart index. */
 static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *sample) {
     task->range_bytes = task->read.range_bytes = sample->range_bytes;
     task->is_verified = sample->verified;
@@ -292,9 +292,9 @@ static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
     *end = &task->read.next;
 }
 
-/* Called with the lock held; drops it while choosing. Draws for the samples of a new batch whose
- * turn has come and whose size is known, none of which was started, and chooses what to read of
- * them. Samples that wait for others to be drawn are read as a whole. */
+/* Called with the lock held; drops it while choosing. Draws the parameters of a new batch's
+ * samples, as far as it is their turn and their sizes are known, and chooses which bytes of them to
+ * read. None of them was started. Samples that wait for others to be drawn are read whole. */
 static void draw_ahead(fm_loader *loader, fm_pending *batch, const fm_sample *samples) {
     if (!fm_has_streams(loader)) return;
     fm_virtual_workers_advance(loader, batch->virtual_worker);

@@ -108,7 +108,8 @@ static fm_view_range views_at(const fm_loader *loader, uint32_t position) {
     return loader->rows.arrays ? (fm_view_range){0, 1} : fm_views_at(&loader->views, position);
 }
 
-/* What a batch is drawn for in turn: its samples, or the files of each. */
+/* How many times parameters are drawn for a batch: once per sample, or once per file if samples
+ * have several. */
 static uint32_t n_to_draw(const fm_loader *loader, const fm_pending *batch) {
     return loader->rows.arrays ? batch->n_samples : batch->n_tasks;
 }

@@ -53,7 +53,8 @@ static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *fi
     *n = fm_max_i32(fm_min_i32(start + length, size) - *first, 0);
 }
 
-/* Whether a pass is needed from all of `size` pixels, or the part `span` of them (fm_pass_key). */
+/* Whether the pass changes anything: it resizes `size` pixels, or takes only the part `span` of
+ * them (fm_pass_key). */
 static bool is_scaled(int32_t size, const float span[2], int32_t out_size) {
     const bool is_part = span[0] > 0.0f || (span[1] > 0.0f && span[1] != (float)size);
     return out_size != size || is_part;

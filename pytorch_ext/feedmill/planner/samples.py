@@ -62,7 +62,7 @@ class BaseDataset:
         is_turned: load() turns images as their metadata says, so that their size may be another
             than in the file's header.
         is_arrow: samples are rows of a Dataset of Hugging Face.
-        left: keys of the dataset's samples with values that native samples do not have.
+        left: keys of the dataset's samples that native samples leave out.
         views: the steps of each image, if the transform makes a list of several, or the dataset
             calls several transforms; `steps` is empty then.
         rejects: images that only load() can load, as fm_config.rejected_formats, beside those of
