@@ -138,7 +138,9 @@ def result_of_method(name: str, owner: Value, given: Sequence[Any]) -> Made | No
 def result_of_choice(test: Any, one: Any, other: Any) -> Made | None:
     """The value of ``one if test else other``; None: a part of it is something else."""
     first, second = as_value(one), as_value(other)
-    if first is None or second is None or not is_plain_value(test):
+    if first is None or second is None:
+        return None
+    if not all(map(is_plain_value, (test, first, second))):  # such as a number that is drawn
         return None
     return (
         lambda index, sample: (first if test.of(index, sample) else second).of(index, sample),
