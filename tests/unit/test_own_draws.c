@@ -121,8 +121,8 @@ static void other_numbers_are_refused(void **state) {
             assert_refused((fm_op[]){choice, invert}, 2, "whole numbers from 1 to 65535");
         }
     }
-    const fm_op apply = {.kind = FM_OP_RANDOM_APPLY, .p = 0.5, .values = {[5] = 4}};
-    assert_refused(&apply, 1, "values[5] is 4");
+    const fm_op apply = {.kind = FM_OP_RANDOM_APPLY, .p = 0.5, .values = {[5] = 5}};
+    assert_refused(&apply, 1, "values[5] is 5");
 }
 
 int main(void) {

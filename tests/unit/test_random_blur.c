@@ -61,8 +61,8 @@ static void plans_check_the_parameters(void **state) {
         assert_refused(ops, 2, 0, "numbers from 0 to 10");
     }
     fm_op of_unknown = blur_of(0.5, 1, 2);
-    of_unknown.values[2] = 5; /* 1 to 4 are the generators of Python, NumPy and torch */
-    assert_refused((fm_op[]){of_unknown, crop}, 2, 0, "op 0 (RandomBlur): values[2] is 5");
+    of_unknown.values[2] = 6; /* 1 to 5 are the generators of Python, NumPy and torch */
+    assert_refused((fm_op[]){of_unknown, crop}, 2, 0, "op 0 (RandomBlur): values[2] is 6");
     static const double bad_p[] = {-0.1, 1.1, NAN};
     for (size_t i = 0; i < 3; i++) {
         const fm_op ops[2] = {crop, blur_of(bad_p[i], 1, 2)};
