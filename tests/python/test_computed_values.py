@@ -2,6 +2,7 @@
 with the values, types and errors of torch's workers."""
 
 import linecache
+from collections import namedtuple
 
 import feedmill
 import numpy as np
@@ -52,6 +53,21 @@ class Keys(dict):
         return 0
 
 
+class Inverse(list):
+    """Holds what it does not hold."""
+
+    def __contains__(self, one):
+        CALLS.append("in")
+        return one not in list(self)
+
+    def __iter__(self):
+        CALLS.append("iter")
+        return super().__iter__()
+
+
+Point = namedtuple("Point", "x y")
+
+
 class Files(Dataset):
     def __init__(self, folder):
         self.samples = folder.samples
@@ -72,6 +88,12 @@ class Files(Dataset):
         self.keys = [{Hostile(): 3} for _ in self.paths]
         self.odd = {1, 3}
         self.thing = Hostile()
+        self.inverse = Inverse([1, 2])
+        self.point = Point(1, 2)
+        self.chosen = [1, 3]
+        self.things = [Hostile()]
+        self.pairs = [(n, n) for n in self.labels]
+        self.of_gradients = torch.rand(len(self.paths), requires_grad=True)
 
     def __len__(self):
         return len(self.paths)
@@ -109,6 +131,8 @@ FORMS = (
     "self.records[i]['box'][2] - self.records[i]['box'][0]", "round(self.labels[i] / 3, 2)",
     "abs(self.labels[i] - 3)", "self.numbers[self.paths[i].split('/')[-2]] + 1",
     "(self.labels[i] if self.labels[i] < 3 else 3) - 1", "self.labels[i] is not None",
+    "1 if self.labels[i] in self.chosen else 0", "self.labels[i] in (1, 3)", "self.pairs[i] == (1, 1)",
+    "self.pairs[i] + (1,)", "(1, 2) if self.labels[i] > 2 else (3, 4)",
 )
 STATEMENTS = (
     "n = self.labels[i]\nif n > 3:\n    n = 3\n",
@@ -176,6 +200,11 @@ def test_changes_are_seen_at_the_next_epoch(folder):
     assert next(iter(loader))[1].tolist() == [-1, 0, 1, 2]
     dataset.labels = [7] * len(dataset)
     assert next(iter(loader))[1].tolist() == [6] * 4
+    dataset = made_of(folder, "self.labels[i] in self.chosen")
+    loader = feedmill.DataLoader(dataset, batch_size=4)
+    assert next(iter(loader))[1].tolist() == [False, True, False, True]
+    dataset.chosen.append(2)
+    assert next(iter(loader))[1].tolist() == [False, True, True, True]
 
 
 @pytest.mark.parametrize("label", [
@@ -185,6 +214,9 @@ def test_changes_are_seen_at_the_next_epoch(folder):
     "self.labels[i] is 1", "1 if self.labels[i] in self.odd else 0", "np.array(self.objects[i])",
     "self.objects[i].item()", "self.labels[i].sort()", "np.array(self.labels[i], copy=False)",
     "self.labels[i] if self.labels[i] else self.objects", "torch.LongTensor(self.labels[i])",
+    "self.labels[i] in self.inverse", "self.labels[i] == self.inverse", "self.labels[i] in self.things",
+    "self.point if self.labels[i] else 0", "self.labels[i] == self.point",
+    "self.labels[i] in (0, self.things)", "self.of_gradients[i]", "self.of_gradients[i] - 1",
     "image if self.labels[i] else 0", "self.labels[i] @ self.several[i]",
 ])
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")

@@ -125,6 +125,30 @@ def test_batches_and_errors_are_those_of_torch(paths, kind, transform, n_workers
     assert any(type(one) is tuple for one in wanted[0])
 
 
+@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize("name", ["000.jpg", "000.png"])
+def test_a_damaged_image_fails_where_the_dataset_reads_it(tmp_path, name, n_workers):
+    """An image in RGB, which is not converted, is read by its transform, behind the draws."""
+    paths = [str(save_jpeg(tmp_path / f"{n}.jpg", 40, 60, seed=n)) for n in range(6)]
+    paths[1] = str(tmp_path / name)
+    pixels = np.random.default_rng(3).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(paths[1])
+    os.truncate(paths[1], os.path.getsize(paths[1]) // 2)
+    lines = (
+        "image = Image.open(self.paths[index])",
+        "if image.mode != 'RGB':\n    image = image.convert('RGB')",
+        RETURN,
+    )
+    dataset = made_of(paths, "\n".join(lines))
+    assert feedmill.DataLoader(dataset, batch_size=3).explain().startswith("native")
+    found, wanted = (
+        outcomes_of(make, dataset, n_workers)
+        for make in (feedmill.DataLoader, torch.utils.data.DataLoader)
+    )
+    assert equal_batches(found, wanted)
+    assert wanted[0][0][0] == "OSError"
+
+
 def test_only_batches_with_such_files_are_made_by_the_dataset(paths):
     loader = feedmill.DataLoader(OnlyRGB(paths[:8]), batch_size=2, num_workers=2)
     iterator = iter(loader)

@@ -34,6 +34,7 @@ from feedmill.iterators.pillow_fallback import (
 )
 from feedmill.iterators.torch_pixels import with_pixels
 from feedmill.iterators.verify import VerificationError, Verifier
+from feedmill.planner.files import open_file_rgb, open_rgb
 from feedmill.planner.formats import as_planned
 from feedmill.planner.left_out import LeftOut
 from feedmill.planner.random_states import seeded_states, streams_of
@@ -289,6 +290,8 @@ class Receiver:
         except LeftOut as error:
             return self._left_out(error, batch, item, place)
         except Exception as error:
+            # The dataset may convert some images only. The others fail behind the first draws.
+            self._drew |= item.base_dataset.load in (open_rgb, open_file_rgb)
             if self._plan.retries and self._virtual is not None:
                 cause = f"{type(error).__name__}: {error}"
                 self._sample_errors.add(item.of_view(view), cause, "left to the dataset")

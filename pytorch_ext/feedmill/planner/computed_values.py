@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from feedmill.planner.looked_up import CONSTANTS, Value, constant
+from feedmill.planner.view_calls import MadeList
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -37,6 +38,10 @@ _METHODS = (
 )
 
 
+class Sample(list[Any]):
+    """The values of a tuple that ``__getitem__`` makes."""
+
+
 def is_plain_value(value: Any) -> bool:
     """Whether a value is one of Python's, NumPy's or torch's own objects, whatever the index: it is
     looked up in a container of such, a constant, or made of such values."""
@@ -48,7 +53,12 @@ def is_plain_value(value: Any) -> bool:
 
 
 def as_value(given: Any) -> Value | None:
-    """A value, or one of a constant, a dtype, or a list or tuple of such; None: something else."""
+    """A value, or one of a constant, a dtype, or a list or tuple; None: something else.
+
+    Args:
+        given: a list or tuple that ``__getitem__`` makes stands for its values; one that is looked
+            up is used as it is.
+    """
     if type(given) is Value:
         return given
     if type(given) in CONSTANTS:
@@ -57,13 +67,18 @@ def as_value(given: Any) -> Value | None:
         made = Value(lambda index, sample: given, (), given, None, repr(given))
         made.is_constant = True
         return made
-    if not isinstance(given, (list, tuple)):
-        return None
+    if type(given) in (list, tuple):
+        # An object of the script's. _made() checks its elements.
+        made = Value(lambda index, sample: given, (), given, None, type(given).__name__)
+        made.is_constant = True
+        return made
+    if type(given) not in (Sample, MadeList):
+        return None  # also subclasses, which may have operators of their own
     parts = [as_value(one) for one in given]
     known = [one for one in parts if one is not None]
     if len(known) != len(parts) or not known:
         return None
-    kind = tuple if isinstance(given, tuple) else list
+    kind = tuple if type(given) is Sample else list
     return Value(
         lambda index, sample: kind(one.of(index, sample) for one in known),
         known, None, None, kind.__name__,
@@ -111,7 +126,7 @@ def result_of_function(
     values = _plain_values([*given, *keywords.values()])
     if values is None or not 1 <= len(given) <= 2:
         return None
-    if any(function is one for one in _OF_LISTS) and not isinstance(given[0], (list, tuple)):
+    if any(function is one for one in _OF_LISTS) and not isinstance(given[0], list | tuple):
         return None
 
     def of(index: Any, sample: Any) -> Any:

@@ -18,6 +18,7 @@ from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.computed_values import (
     Made,
+    Sample,
     is_computing,
     is_plain_value,
     result_of_choice,
@@ -60,10 +61,6 @@ _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
 _TELL_CLASS = ("__class__", "__getattribute__")  # what isinstance() asks an object for
 # A value that is made in more steps is not understood.
 _MOST_STEPS = 64
-
-
-class Sample(list[Any]):
-    """The values of a tuple that ``__getitem__`` makes."""
 
 
 class DictSample(dict[str, Any]):
@@ -460,6 +457,8 @@ class ItemEvaluator(RaisingEvaluator):
                 # The native loader needs ints as indices.
                 raise self._error(node, "its indices are keys of a dict")
             if type(owner) in _CONTAINERS:
+                if type(owner) is torch.Tensor and owner.requires_grad:
+                    raise self._error(node, "its tensor requires a gradient, which no worker sends")
                 if not has_plain_keys(owner):
                     raise self._error(node, "the keys of its dict are no numbers or strings")
                 kind = kind_of_elements(owner)
@@ -788,7 +787,7 @@ class ItemEvaluator(RaisingEvaluator):
         kind: str | None = None,
         how: str = "",
     ) -> Value:
-        for source in sources:
+        for source in (one for given in sources for one in given.all()):
             if source.container is None or id(source.container) in self._plain:
                 continue
             self._plain.add(id(source.container))

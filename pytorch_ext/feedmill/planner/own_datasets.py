@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 from feedmill.planner import tables
 from feedmill.planner.arrangements import IMAGE, PAIR, VALUE, Fields, Tree
 from feedmill.planner.attributes import NotUnderstood, attributes_of, of_class
+from feedmill.planner.computed_values import Sample
 from feedmill.planner.drawn_lookups import drawn_by, generator_state, looking_up_with, own_error
 from feedmill.planner.evaluating import is_own
 from feedmill.planner.files import open_as_is
@@ -30,7 +31,6 @@ from feedmill.planner.image_calls import Convert, ImageValue
 from feedmill.planner.item_evaluating import (
     DictSample,
     ItemEvaluator,
-    Sample,
     parts_of,
     with_elements,
 )
