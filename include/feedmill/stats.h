@@ -190,7 +190,7 @@ typedef struct fm_step {
     X(uint64_t, slot_ns, "clock when its batch got the buffer")                          \
     X(uint64_t, work_begin_ns, "clock when a decode thread dequeued it")                 \
     X(uint64_t, work_end_ns, "clock when it was finished")                               \
-    X(uint64_t, decode_ns, "CPU time, not wall time, of decoding it, estimated from the thread's share") \
+    X(uint64_t, decode_ns, "CPU time of decoding it, estimated from the thread's share") \
     X(uint64_t, transform_ns, "the same of transforming it")                             \
     X(uint64_t, starved_ns, "the part of work_begin_ns to work_end_ns spent waiting for a CPU")
 

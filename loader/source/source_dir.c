@@ -1,7 +1,7 @@
 /*
- * An image folder as a source: fm_folder of feedmill/source.h. Classes, files and their order equal those
- * of torchvision's ImageFolder (torchvision/datasets/folder.py: find_classes, make_dataset); Python
- * sorts str in the order of strcmp() on UTF-8. A folder without sub-folders is one class.
+ * An image folder as a source: fm_folder of feedmill/source.h. Classes, files and their order equal
+ * those of torchvision's ImageFolder (torchvision/datasets/folder.py: find_classes, make_dataset);
+ * Python sorts str in the order of strcmp() on UTF-8. A folder without sub-folders is one class.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
