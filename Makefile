@@ -67,10 +67,11 @@ $(BUILD)/configured: CMakeLists.txt tests/CMakeLists.txt benchmarks/CMakeLists.t
 	@cmake -S . -B $(BUILD) -DFM_WERROR=ON >/dev/null
 	@touch $@
 
-# Not what measures: see test-truth. One test more than CPUs, as some mostly wait for a server.
+# Not what measures: see test-truth. More tests at a time than CPUs, as some mostly wait: for a server,
+# or a minute for an error.
 test-c: $(BUILD)/configured
 	@$(call build_c)
-	@ctest --test-dir $(BUILD) --output-on-failure -j $$(($(JOBS) + 1)) -LE 'emulated|truth'
+	@ctest --test-dir $(BUILD) --output-on-failure -j $$(($(JOBS) + 3)) -LE 'emulated|truth'
 
 # The kernels and the resize on an emulated CPU that has SSE4.1 and no AVX, and those for AVX-512.
 test-emulated: setup $(BUILD)/configured

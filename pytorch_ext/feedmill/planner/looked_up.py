@@ -164,13 +164,13 @@ def is_plain(container: Any) -> bool:
         if not are_plain(set(map(type, elements)) - {*_ROWS, dict}, elements):
             return False
         dicts = [one for one in elements if type(one) is dict]
-        if not all(map(has_plain_keys, dicts)):
-            return False
+        if not set(map(type, itertools.chain.from_iterable(dicts))) <= set(CONSTANTS):
+            return False  # see has_plain_keys()
         rows = [one for one in elements if type(one) in _ROWS]
-        rows += [list(one.values()) for one in dicts]
-        if not rows:
+        if not rows and not dicts:
             return True
-        elements = list(itertools.chain.from_iterable(rows))
+        parts = itertools.chain(rows, map(dict.values, dicts))
+        elements = list(itertools.chain.from_iterable(parts))
     return False
 
 
