@@ -638,7 +638,7 @@ def to_lambda(batch):
 
 @pytest.mark.parametrize("function", [
     counting, not_converted, filtered, of_pairs, twice, stacked, unknown_column, drawing,
-    changed_labels, shared, unknown_keys, to_lambda, functools.partial(preprocess), len,
+    changed_labels, shared, unknown_keys, to_lambda, functools.partial(preprocess, batch={}), len,
 ])
 def test_other_functions_are_refused(plain, function):
     text = reasons(plain.with_transform(function), collate_fn=list)

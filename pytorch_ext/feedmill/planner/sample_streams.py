@@ -174,11 +174,11 @@ class SampleStream(Source):
         reasons = []
         if not is_default and self.needs_default:
             reasons.append(f"{self.what} needs torch's own collate_fn natively")
-        elif not is_default and loader.drop_last and loader.persistent_workers:
-            # It is called for batches that are left out, too, and may draw random numbers.
+        elif not is_default and loader.persistent_workers:
+            # It is called for batches that are left out, too, or that an epoch left early has in
+            # flight, and may draw random numbers.
             reasons.append(
-                f"with drop_last and persistent workers, {self.what} needs torch's own collate_fn "
-                "natively"
+                f"with persistent workers, {self.what} needs torch's own collate_fn natively"
             )
         if self.collates and loader.batch_sampler is not None:
             reasons.append(
