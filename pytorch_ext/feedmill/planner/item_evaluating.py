@@ -240,9 +240,9 @@ class ItemEvaluator(RaisingEvaluator):
         one, other = self._value(node.left), self._value(node.comparators[0])
         if (made := self._computed_value(result_of_operator(node.ops[0], one, other))) is not None:
             return made
-        for one in (node.left, node.comparators[0]):
-            if type(self._value(one)) is not ImageValue:
-                self._concrete(one)
+        for operand, value in ((node.left, one), (node.comparators[0], other)):
+            if type(value) is not ImageValue:
+                self._known(operand, value)
         return super()._compare(node)
 
     def _value(self, node: ast.expr) -> Any:
